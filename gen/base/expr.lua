@@ -129,6 +129,13 @@ function M.var(name, range)
   }
 end
 
+-- A known number under a name that C has for it.
+function M.named(name, value)
+  return from_atom {
+    key = name, text = name, of = {}, range = { value, value }, value = value, eval = function() return value end,
+  }
+end
+
 -- Whether e is a variable and nothing else.
 function M.is_var(e)
   local const, terms = parts(e)

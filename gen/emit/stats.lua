@@ -1,21 +1,37 @@
--- The statistics of a group of queries in the workspace, a row of `width` floats each.
+-- The statistics of a group of queries in the workspace: a row of floats each, one for each lane, which have the place
+-- of the widest group. C text has names for the rows.
 --
---   negmax        -m, the maximum
---   sum, inverse  of weights, and 1 over it
---   test          not 0 where a result was not finite
---   last, first   the ends of the interval of keys that a lane sees
---   kept          the -m that an attempt begins with
---   begin, late   where m may rise: what sums of scores start at, and what is added to them last, both parts of -m;
---                 where weights are powers, begin is the offset of scores whose maximum is large
---   start         where weights are powers, what is added to a scaled score
---   before        the sum that a block of keys begins with
---   later         in another attempt: `late` of all tiles but the first
---   lift          how far m rises
---   place         the places of the queries among the keys
---   seen          how many keys a lane sees, as far as that is known
+--   at(group, stats, row, c)          the place of a statistic of vector c of a group
+--   each(K, group, stats, build)      build for each vector of the group
+--   count(scores)                     rows that there are
+--   declared(plan, functions)         the C text of the names that the text of functions has
 
-local M = { rows = { negmax = 0, sum = 1, test = 2, inverse = 3, last = 4, kept = 5, late = 6, start = 6, before = 7,
-                     later = 7, lift = 8, begin = 9, first = 10, place = 11, seen = 12 } }
+local expr = require "base.expr"
+
+-- { statistic, number of its row, its name in C, what it is }. begin and late: where m may rise, sums start at the one,
+-- and the other is added last. Where weights are powers, begin is the offset of scores whose maximum is large.
+local rows = {
+  { "negmax", 0, "MINUS_MAX", "the maximum of the scores, negative" },
+  { "sum", 1, "SUM", "the sum of the weights" },
+  { "test", 2, "TEST", "0, or NaN where a result is not finite" },
+  { "inverse", 3, "INVERSE", "1 over the sum" },
+  { "last", 4, "LAST_KEY", "the last key that is seen" },
+  { "kept", 5, "KEPT_MAX", "MINUS_MAX at the begin of an attempt" },
+  { "late", 6, "LATE_MAX", "the part of MINUS_MAX that is added to scores" },
+  { "start", 6, "START", "what is added to a scaled score" },
+  { "before", 7, "SUM_BEFORE", "the sum before a block of keys" },
+  { "later", 7, "LATER_MAX", "LATE_MAX of all tiles but the first" },
+  { "lift", 8, "LIFT", "how far the maximum rises" },
+  { "begin", 9, "BEGIN", "what scores start at" },
+  { "first", 10, "FIRST_KEY", "the first key that is seen" },
+  { "place", 11, "PLACE", "the place of the query among the keys" },
+  { "seen", 12, "SEEN", "how many keys are seen" },
+}
+
+local by_name = {}
+for _, row in ipairs(rows) do by_name[row[1]] = row end
+
+local M = {}
 
 -- How many there are; `first` only where the interval has that end, `place` where a row asks for it, and `seen` where a
 -- mask hides keys.
@@ -24,7 +40,10 @@ function M.count(scores)
 end
 
 -- The statistic `row` of vector c of a group.
-function M.at(group, stats, row, c) return stats:at(M.rows[row] * group.width + (c - 1) * group.lanes) end
+function M.at(group, stats, row, c)
+  local of = by_name[row]
+  return stats:at(expr.named(of[3], of[2] * group.widest) + (c - 1) * group.lanes)
+end
 
 -- build(w, name, load, put) for each vector of the group: load(row) and put(row, value) are of its statistics.
 function M.each(K, group, stats, build)
@@ -36,6 +55,18 @@ function M.each(K, group, stats, build)
     local function put(row, value) t:op("store", v.w, nil, M.at(group, stats, row, c), value) end
     build(v.w, "c" .. c - 1, load, put)
   end
+end
+
+function M.declared(plan, functions)
+  local lines = {}
+  for _, row in ipairs(rows) do
+    if functions:find("%f[%w_]" .. row[3] .. "%f[^%w_]") then
+      lines[#lines + 1] = ("enum { %s = %d }; /* %s */\n"):format(row[3], row[2] * plan.widest, row[4])
+    end
+  end
+  if not lines[1] then return "" end
+  return ("/* Rows of the statistics of a group of queries, of %d floats: one for each query. */\n"):format(plan.widest)
+    .. table.concat(lines) .. "\n"
 end
 
 return M

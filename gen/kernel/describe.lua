@@ -11,6 +11,7 @@ local legend = require "tape.legend"
 local memory = require "schedule.memory"
 local options = require "options.init"
 local other_types = require "kernel.other_types"
+local sections = require "schedule.sections"
 local shape_of = require "kernel.shape"
 local tape = require "tape.init"
 local types = require "machine.types"
@@ -65,6 +66,27 @@ local function rounding(plan)
     own.quantized and "int32 and float32" or halves and "f16 and float32" or "float32", plan.error, plan.error_scores)
 end
 
+-- The sections of a buffer by their names in C, and the bytes of each.
+local function parts(list, space)
+  local told = {}
+  for i, section in ipairs(list) do
+    local name = space == "task" and sections.name(section.name) or section.name
+    told[i] = ("%s %s%s"):format(name, number(section.count * memory.BYTES), list[i + 1] and ";" or "")
+  end
+  return told
+end
+
+-- The parts of the workspace of an entry, of what is projected of a block of heads and of a task, as lines.
+local function workspace(plan)
+  local lines = {}
+  for _, space in ipairs { "entry", "projected", "task" } do
+    for i, line in ipairs(words.filled(parts(plan.memory[space], space), 70)) do
+      lines[#lines + 1] = (" *   %-9s %-9s %s"):format(#lines == 0 and "bytes" or "", i == 1 and space or "", line)
+    end
+  end
+  return lines
+end
+
 function M.header(recorded)
   local plan, lines = recorded.plan, {}
   local rounded = rounding(plan)
@@ -82,6 +104,8 @@ function M.header(recorded)
   if plan.cache_bytes > 0 then
     lines[#lines + 1] = (" *             %s bytes of cache for each batch entry"):format(number(plan.cache_bytes))
   end
+  local own = workspace(plan)
+  table.move(own, 1, #own, #lines + 1, lines)
   lines[#lines + 1] = (" *   registers sums and operands of a K step take at most %d of %d vectors"):format(
     pressure(recorded.tape), plan.isa.registers)
   lines[#lines + 1] = " *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are"

@@ -13,6 +13,7 @@ local pack = require "plan.pack"
 local plan_of = require "plan.init"
 local record = require "plan.record"
 local self_test = require "emit.self_test"
+local statistics = require "emit.stats"
 local shape_of = require "kernel.shape"
 local tape = require "tape.init"
 local template = require "base.template"
@@ -336,7 +337,8 @@ function M.kernel(cfg, answer)
     headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
     pack_rope = rope .. quant, fingerprint = recorded.fingerprint, pack_tables = pack_tables,
     tables_fingerprint = M.tables_fingerprint(recorded),
-    macros = recorded.tape.rolled and cprint.unroll or "", functions = recorded.functions,
+    macros = recorded.tape.rolled and cprint.unroll or "",
+    functions = statistics.declared(plan, recorded.functions) .. recorded.functions,
     test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
     lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),

@@ -129,6 +129,7 @@ function M.finish(plan)
     all.kv_rows = math.max(all.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end
+  for _, group in ipairs(plan.groups) do group.widest = all.widest end
   return all
 end
 

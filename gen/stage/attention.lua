@@ -13,6 +13,8 @@ local graph = require "graph.init"
 local groups = require "schedule.groups"
 local project = require "stage.project"
 local score = require "score.init"
+local sections = require "schedule.sections"
+local tape = require "tape.init"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local turn_of = require "graph.turn"
@@ -51,8 +53,11 @@ end
 
 -- ---- inside the function of a group ----
 
--- The place of a section of the task.
-function Own:scratch(name) return self.K.plan.memory:from(self.p.scratch, name) end
+-- The place of a section of the task: but in straight code it has a name.
+function Own:scratch(name)
+  local found = self.K.plan.memory:from(self.p.scratch, name)
+  return self.K.full and found or tape.pointer(sections.name(name), 0, found.type)
+end
 
 -- Where the keys and values of head kv begin.
 function Own:of_keys(kv)
@@ -146,6 +151,7 @@ function M.record(K, place, stage, how)
   K:part("attend_" .. group.name, ("Attention of %d queries, %d head%s."):format(
     group.used, plan.hb, plan.hb > 1 and "s" or ""), params, function(p)
     local own = setmetatable({ K = K, group = group, p = p, rows = M.query_rows(plan) }, Own)
+    if not K.full then K.t:places(p.scratch:cut(sections.of(plan, "scratch"))) end
     own.q = queries_in_lanes(own, how.in_lanes)
     -- Lane i of the group sees the keys first[i] .. last[i].
     local reads, turn = { cfg = cfg }, plan.attend.turn

@@ -54,8 +54,16 @@ function Function:register(value) return self:find("registers", value.name) end
 
 function Function:expression(e)
   if math.type(e) == "integer" then return self:say(e, 0) end
-  self:say(e.const, #e.terms)
+  local const, terms = e.const, {}
   for _, term in ipairs(e.terms) do
+    if term.atom.value then
+      const = const + term.coef * term.atom.value
+    else
+      terms[#terms + 1] = term
+    end
+  end
+  self:say(const, #terms)
+  for _, term in ipairs(terms) do
     local atom = term.atom
     self:say(term.coef, atoms[atom.op or "var"])
     if not atom.op then self:say(self:find("ints", atom.key)) end

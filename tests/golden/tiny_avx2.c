@@ -12,6 +12,9 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,280 bytes packed, 1,600 bytes of workspace
+ *   bytes     entry     context 256; projected 512; task 832
+ *             projected qkv 480
+ *             task      q 256; weights 160; stats 320; steady 32
  *   registers sums and operands of a K step take at most 13 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -142,6 +145,13 @@ mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
+
+/* Rows of the statistics of a group of queries, of 8 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 8 }; /* the sum of the weights */
+enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 24 }; /* 1 over the sum */
+enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
 
 /* A tile of 5 rows and 16 columns, 8 K steps. */
 static NOINLINE void qkv_5x16_k8(const float *a, const float *b, const float *bias, float *c) {
@@ -285,9 +295,9 @@ static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *
   const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_1);
   const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_c0[4]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 sum_c0_4_0 = weigh_5x8(p, acc_c0, max_c0_8_0);
-  _mm256_storeu_ps(stats + 8, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
@@ -302,15 +312,15 @@ static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, flo
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
     _mm256_storeu_ps(o + 8 * r, o_c0);
     test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
   }
-  _mm256_storeu_ps(stats + 16, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -324,11 +334,11 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -345,10 +355,10 @@ static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 sum_c0_4_0 = weigh_5x8(p, acc_c0, m_c0);
-  _mm256_storeu_ps(stats + 8, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -356,29 +366,29 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 40, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 24 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 40);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 40, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_5x5of8(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 24, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_4x5of8_k5_final(v, p, stats, o);
 }
@@ -386,21 +396,24 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
 /* Attention of 5 queries, 2 heads. */
 static NOINLINE void attend_5of8(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_5of8(queries, scratch);
+  float *const q = scratch; /* [64], Q */
+  float *const weights = scratch + 64; /* [40], weights of scores */
+  float *const stats = scratch + 112; /* [80], statistics */
+  queries_lanes_5of8(queries, q);
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
+    scores_first_5x5of8(keys + 4 * head, q + 32 * head, stats, weights);
     {
-      const __m256 sum_c0 = _mm256_loadu_ps(scratch + 120);
+      const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-      _mm256_storeu_ps(scratch + 136, inverse_c0);
+      _mm256_storeu_ps(stats + INVERSE, inverse_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(scratch + 128, test_zero_c0);
+      _mm256_storeu_ps(stats + TEST, test_zero_c0);
     }
-    context_4x5of8_k5_final(values + 4 * head, scratch + 64, scratch + 112, o + 32 * head);
+    context_4x5of8_k5_final(values + 4 * head, weights, stats, o + 32 * head);
     {
-      const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 120);
-      const __m256 test1_c0 = _mm256_loadu_ps(scratch + 128);
+      const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+      const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
       const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __m256 below1_c0 = _mm256_cmp_ps(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -408,9 +421,9 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
       if (!good1_c0) {
         const __m256 none_c0 = _mm256_set1_ps(INFINITY);
         const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
-        _mm256_storeu_ps(scratch + 120, mark_c0);
-        again_5of8(scratch + 32 * head, keys + 4 * head, values + 4 * head, scratch + 64,
-            scratch + 112, o + 32 * head);
+        _mm256_storeu_ps(stats + SUM, mark_c0);
+        again_5of8(q + 32 * head, keys + 4 * head, values + 4 * head, weights, stats,
+            o + 32 * head);
       }
     }
   }

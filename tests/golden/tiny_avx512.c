@@ -11,6 +11,9 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,040 flops; 2,048 bytes packed, 3,200 bytes of workspace
+ *   bytes     entry     xt 512; context 512; projected 640; task 1,536
+ *             projected keys 320; values 320
+ *             task      q 512; weights 320; stats 640; steady 64
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -150,6 +153,14 @@ static inline __m512 root16(__m512 a) {
       1.8340081f, 1.91520655f);
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
+
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { LAST_KEY = 64 }; /* the last key that is seen */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
 
 /* XT[8][16] from 5 rows of X[..][8]. */
 static NOINLINE void transpose_5of16(const float *x, float *xt) {
@@ -302,7 +313,7 @@ static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q,
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
@@ -321,9 +332,9 @@ static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q,
   const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_1);
   const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_2);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 sum_c0_4_0 = weigh_5x8(p, s_c0, max_c0_8_0);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
@@ -342,15 +353,15 @@ static NOINLINE void context_4x5of16_final(const float *v, const float *p, float
     v += 80;
     p += 80;
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
     _mm256_storeu_ps(o + 16 * r, o_c0);
     test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
   }
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -364,17 +375,17 @@ static NOINLINE void scores_maximum_masked_1x5of16(const float *k, const float *
     k += 1;
     q += 16;
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -391,7 +402,7 @@ static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q,
     k += 1;
     q += 16;
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
@@ -399,10 +410,10 @@ static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q,
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 sum_c0_4_0 = weigh_5x8(p, s_c0, m_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 1 row of O^T, divided by the sum. */
@@ -412,7 +423,7 @@ static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p
   for (ptrdiff_t step = 0; step < 5 * tiles; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(p);
     const __m256 a_r0 = _mm256_set1_ps(v[0]);
-    const __m256 last_r0_c0 = _mm256_loadu_ps(stats + 64);
+    const __m256 last_r0_c0 = _mm256_loadu_ps(stats + LAST_KEY);
     const __m256 key_r0_c0 = _mm256_set1_ps((float)(key + step));
     const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_r0_c0, key_r0_c0, _CMP_LT_OQ);
     const __m256 seen_r0_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r0_c0, a_r0);
@@ -420,13 +431,13 @@ static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p
     v += 16;
     p += 16;
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -434,35 +445,35 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
     float *stats, float *o, ptrdiff_t finish) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5 * finish; ++key) {
     scores_maximum_masked_1x5of16(k + 16 * key, q, stats, key);
   }
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 least_c0 = _mm256_set1_ps(2.32830644e-10f);
     const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, least_c0, _CMP_LT_OQ);
     const __m256 some_c0 = _mm256_mask_blend_ps(none_c0, sum_c0, one_c0);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, some_c0);
     const __m256 scale_c0 = _mm256_maskz_mov_ps((__mmask8)~none_c0, inverse_c0);
-    _mm256_storeu_ps(stats + 48, scale_c0);
+    _mm256_storeu_ps(stats + INVERSE, scale_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   for (ptrdiff_t tile = 0; tile < 4; ++tile) {
     context_1x5of16_final_masked(v + tile, p, stats, o + 16 * tile, finish, 0);
@@ -472,7 +483,10 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
 /* Attention of 5 queries, 2 heads. */
 static NOINLINE void attend_5of16(const float *xt, const float *packed, const float *keys,
     const float *values, float *scratch, float *o, ptrdiff_t len) {
-  query_8x5of16_k8(packed, xt, packed + 64, scratch);
+  float *const q = scratch; /* [128], Q */
+  float *const weights = scratch + 128; /* [80], weights of scores */
+  float *const stats = scratch + 208; /* [160], statistics */
+  query_8x5of16_k8(packed, xt, packed + 64, q);
   const ptrdiff_t finish = (len + 4) / 5 < 1 ? (len + 4) / 5 : 1;
   {
     const __m256 last_of0_c0 = _mm256_set1_ps((float)(len - 1));
@@ -480,37 +494,36 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
     const __m256 last_lane1_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
     const __m256 last_lanes1_c0 = _mm256_add_ps(last_lane1_c0, last_of1_c0);
     const __m256 last2_c0 = _mm256_min_ps(last_lanes1_c0, last_of0_c0);
-    _mm256_storeu_ps(scratch + 272, last2_c0);
+    _mm256_storeu_ps(stats + LAST_KEY, last2_c0);
   }
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128,
-        0);
+    scores_first_masked_5x5of16(keys + 4 * head, q + 64 * head, stats, weights, 0);
     {
-      const __m256 sum_c0 = _mm256_loadu_ps(scratch + 224);
+      const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 least_c0 = _mm256_set1_ps(2.32830644e-10f);
       const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, least_c0, _CMP_LT_OQ);
       const __m256 some_c0 = _mm256_mask_blend_ps(none_c0, sum_c0, one_c0);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, some_c0);
       const __m256 scale_c0 = _mm256_maskz_mov_ps((__mmask8)~none_c0, inverse_c0);
-      _mm256_storeu_ps(scratch + 256, scale_c0);
+      _mm256_storeu_ps(stats + INVERSE, scale_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(scratch + 240, test_zero_c0);
+      _mm256_storeu_ps(stats + TEST, test_zero_c0);
     }
-    context_4x5of16_final(values + 4 * head, scratch + 128, scratch + 208, o + 64 * head, finish);
+    context_4x5of16_final(values + 4 * head, weights, stats, o + 64 * head, finish);
     {
-      const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 224);
-      const __m256 test1_c0 = _mm256_loadu_ps(scratch + 240);
+      const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+      const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
       const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
-        again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
-            scratch + 208, o + 64 * head, finish);
+        again_5of16(q + 64 * head, keys + 4 * head, values + 4 * head, weights, stats,
+            o + 64 * head, finish);
         {
-          const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 224);
-          const __m256 test2_c0 = _mm256_loadu_ps(scratch + 240);
+          const __m256 sum2_c0 = _mm256_loadu_ps(stats + SUM);
+          const __m256 test2_c0 = _mm256_loadu_ps(stats + TEST);
           const __m256 both2_c0 = _mm256_add_ps(sum2_c0, test2_c0);
           const __m256 most2_c0 = _mm256_set1_ps(1.329228e+36f);
           const __mmask8 below2_c0 = _mm256_cmp_ps_mask(both2_c0, most2_c0, _CMP_LT_OQ);
@@ -518,9 +531,9 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
           if (!good2_c0) {
             const __m256 none_c0 = _mm256_set1_ps(INFINITY);
             const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
-            _mm256_storeu_ps(scratch + 224, mark_c0);
-            again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
-                scratch + 208, o + 64 * head, finish);
+            _mm256_storeu_ps(stats + SUM, mark_c0);
+            again_5of16(q + 64 * head, keys + 4 * head, values + 4 * head, weights, stats,
+                o + 64 * head, finish);
           }
         }
       }

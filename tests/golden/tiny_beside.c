@@ -14,6 +14,11 @@
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
  *   cost      19,568 flops; 4,608 bytes packed, 30,272 bytes of workspace
+ *   bytes     entry     xt 1,088; pairs_q 2,176; pairs_k 6,272; pairs_v 6,272;
+ *                       projected 10,176; task 4,288
+ *             projected keys 1,568; values 1,088; key_rows 5,056; value_rows 2,432
+ *             task      q 256; q_pairs 1,024; weights 2,048; stats 640; steady 64;
+ *                       head_context 256
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -157,6 +162,17 @@ static inline __m512 root16(__m512 a) {
 
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
+
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { START = 96 }; /* what is added to a scaled score */
+enum { SUM_BEFORE = 112 }; /* the sum before a block of keys */
+enum { LIFT = 128 }; /* how far the maximum rises */
+enum { BEGIN = 144 }; /* what scores start at */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -649,14 +665,14 @@ static NOINLINE void scores_first_then_rest_32x2of16(float *sums, const bf16_pai
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, max_c0_32_0, near_top_c0);
   const __m512 minus_m_c0 = _mm512_sub_ps(zero_c0, whole_top_c0);
-  _mm512_storeu_ps(stats, minus_m_c0);
+  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
   const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
   const __m512 from_c0 = _mm512_fmadd_ps(whole_top_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
   const __m512 start_c0 = _mm512_mask_blend_ps(small_top_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + 96, start_c0);
+  _mm512_storeu_ps(stats + START, start_c0);
   _tile_zero(C00);
   tile_load(B0, q, 16);
   tile_load(A0, next_k, 16);
@@ -681,14 +697,14 @@ static NOINLINE void scores_first_then_rest_32x2of16(float *sums, const bf16_pai
   const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
   const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
-  _mm512_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm512_storeu_ps(stats + SUM, sum_c0_4_0);
   tile_store(C00, sums, 16);
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
 static NOINLINE void scores_last_2x2of16(float *sums, float *stats, bf16_pair *p) {
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 start_c0 = _mm512_loadu_ps(stats + 96);
+  const __m512 start_c0 = _mm512_loadu_ps(stats + START);
   const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
   const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
   const __m512 x_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
@@ -703,9 +719,9 @@ static NOINLINE void scores_last_2x2of16(float *sums, float *stats, bf16_pair *p
     const __m512 none_c0 = _mm512_setzero_ps();
     _mm512_storeu_ps(p + 16 * none, none_c0);
   }
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
-  _mm512_storeu_ps(stats + 16, total_c0);
+  _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
 /* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
@@ -745,7 +761,7 @@ static inline __attribute__((always_inline)) __m512 shrink_16(__m512 sum_c0, __m
 /* What was summed so far becomes smaller where the maximum rises. */
 static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
-  const __m512 lift_c0 = _mm512_loadu_ps(stats + 128);
+  const __m512 lift_c0 = _mm512_loadu_ps(stats + LIFT);
   const __m512 none_c0 = _mm512_setzero_ps();
   const __m512 part_c0 = _mm512_set1_ps(0.5f);
   const __m512 share_c0 = _mm512_mul_ps(lift_c0, part_c0);
@@ -764,12 +780,12 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
   const __m512 least_o_range_c0 = _mm512_set1_ps(125.0f);
   const __m512 log_least_o_c0 = _mm512_sub_ps(most_c0, least_o_range_c0);
   const __m512 least_o_c0 = exp2_16(log_least_o_c0);
-  const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 scaled2_sum_c0 = shrink_16(sum_c0, least_p_c0, first_c0, second_c0);
-  _mm512_storeu_ps(stats + 16, scaled2_sum_c0);
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  _mm512_storeu_ps(stats + SUM, scaled2_sum_c0);
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
   const __m512 minus_m_c0 = _mm512_sub_ps(negmax_c0, lift_c0);
-  _mm512_storeu_ps(stats, minus_m_c0);
+  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m512 value_c0 = _mm512_loadu_ps(o + 16 * row);
     const __m512 scaled2_c0 = shrink_16(value_c0, least_o_c0, first_c0, second_c0);
@@ -794,7 +810,7 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
     ptrdiff_t o_rows) {
   __m512 acc_c0[32], sum_c0[16];
   const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
   const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
   UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
   const __m512 top_c0_32_0 = max_32x16(acc_c0);
@@ -814,7 +830,7 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
   const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFFFF;
   if (!low_c0) {
-    _mm512_storeu_ps(stats + 128, lift_c0);
+    _mm512_storeu_ps(stats + LIFT, lift_c0);
     rescale_2of16(p_first, o, stats, p_rows, o_rows);
   }
   const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
@@ -829,7 +845,7 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
   const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
   const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + 96, start_c0);
+  _mm512_storeu_ps(stats + START, start_c0);
   _tile_zero(C00);
   _tile_zero(C10);
   tile_load(B0, q, 16);
@@ -865,9 +881,9 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
   const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
   const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm512_storeu_ps(stats + 16, total_c0);
+  _mm512_storeu_ps(stats + SUM, total_c0);
   tile_store(C00, sums, 16);
   tile_store(C10, sums + 256, 16);
 }
@@ -877,7 +893,7 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
     bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   __m512 acc_c0[32], sum_c0[16];
   const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
   const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
   UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
   const __m512 top_c0_32_0 = max_32x16(acc_c0);
@@ -897,7 +913,7 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFFFF;
   if (!low_c0) {
-    _mm512_storeu_ps(stats + 128, lift_c0);
+    _mm512_storeu_ps(stats + LIFT, lift_c0);
     rescale_2of16(p_first, o, stats, p_rows, o_rows);
   }
   const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
@@ -908,12 +924,12 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + 144);
+  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + BEGIN);
   const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
   const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
   const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + 96, start_c0);
+  _mm512_storeu_ps(stats + START, start_c0);
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
     const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
@@ -946,9 +962,9 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
   const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm512_storeu_ps(stats + 16, total_c0);
+  _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
 /* Scores of some keys, for the softmax that follows. */
@@ -965,7 +981,7 @@ static NOINLINE void products_2x2of16(const bf16_pair *k, const bf16_pair *q, fl
 static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_pair *p,
     bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
   const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
   const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
   const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
@@ -986,7 +1002,7 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFFFF;
   if (!low_c0) {
-    _mm512_storeu_ps(stats + 128, lift_c0);
+    _mm512_storeu_ps(stats + LIFT, lift_c0);
     rescale_2of16(p_first, o, stats, p_rows, o_rows);
   }
   const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
@@ -997,12 +1013,12 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + 144);
+  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + BEGIN);
   const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
   const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
   const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + 96, start_c0);
+  _mm512_storeu_ps(stats + START, start_c0);
   const __m512 near_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
   const __m512 near_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
   const __m512 less_low_r0_c0 = _mm512_sub_ps(acc_r0_c0, risen_c0);
@@ -1021,17 +1037,17 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
     const __m512 none_c0_2 = _mm512_setzero_ps();
     _mm512_storeu_ps(p + 16 * none, none_c0_2);
   }
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
-  _mm512_storeu_ps(stats + 16, total_c0);
+  _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
 /* Scores of a block of keys, whose maximum may rise. */
 static NOINLINE void steady_2of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p,
     float *stats, float *o, float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start,
     ptrdiff_t bound, ptrdiff_t stop, ptrdiff_t made, ptrdiff_t upto) {
-  const __m512 before_c0 = _mm512_loadu_ps(stats + 112);
-  _mm512_storeu_ps(stats + 16, before_c0);
+  const __m512 before_c0 = _mm512_loadu_ps(stats + SUM_BEFORE);
+  _mm512_storeu_ps(stats + SUM, before_c0);
   const __m512 on = _mm512_set1_ps(INFINITY);
   _mm512_storeu_ps(steady, on);
   float sums[512] __attribute__((aligned(64)));
@@ -1065,8 +1081,8 @@ static NOINLINE void context_4x2of16_k34_final(const bf16_pair *v, const bf16_pa
   tile_load(B0, p + 256, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
-  const __m512 inverse_c0 = _mm512_loadu_ps(stats + 48);
-  __m512 test_c0 = _mm512_loadu_ps(stats + 32);
+  const __m512 inverse_c0 = _mm512_loadu_ps(stats + INVERSE);
+  __m512 test_c0 = _mm512_loadu_ps(stats + TEST);
   const __m512 zero_c0 = _mm512_setzero_ps();
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m512 acc_c0 = _mm512_loadu_ps(sums + 16 * r);
@@ -1074,7 +1090,7 @@ static NOINLINE void context_4x2of16_k34_final(const bf16_pair *v, const bf16_pa
     _mm512_storeu_ps(o + 16 * r, o_c0);
     test_c0 = _mm512_fmadd_ps(o_c0, zero_c0, test_c0);
   }
-  _mm512_storeu_ps(stats + 32, test_c0);
+  _mm512_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -1087,7 +1103,7 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
   const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
   const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
   const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
   const __m512 max_c0_2_0 = _mm512_max_ps(m_c0, acc_r0_c0);
@@ -1100,7 +1116,7 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
   const __m512 minus_m_c0 = _mm512_sub_ps(zero_c0, whole_top_c0);
-  _mm512_storeu_ps(stats, minus_m_c0);
+  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -1108,38 +1124,38 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, float *o) {
   {
     const __m512 none_c0 = _mm512_set1_ps(INFINITY);
-    _mm512_storeu_ps(stats, none_c0);
+    _mm512_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 32; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of16(k + 16 * key + 512, q, stats);
   {
     const __m512 most_c0 = _mm512_set1_ps(1.329228e+36f);
-    const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
+    const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
     const __mmask16 good_c0 = _mm512_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m512 kept_c0 = _mm512_loadu_ps(stats + 80);
-    const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+    const __m512 kept_c0 = _mm512_loadu_ps(stats + KEPT_MAX);
+    const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
     const __m512 m_c0 = _mm512_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm512_storeu_ps(stats, m_c0);
-    _mm512_storeu_ps(stats + 80, m_c0);
+    _mm512_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm512_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   float sums[512] __attribute__((aligned(64)));
   {
     const __m512 empty_c0 = _mm512_setzero_ps();
-    _mm512_storeu_ps(stats + 16, empty_c0);
+    _mm512_storeu_ps(stats + SUM, empty_c0);
     const __m512 begin_c0 = _mm512_set1_ps(32488.5f);
-    _mm512_storeu_ps(stats + 144, begin_c0);
+    _mm512_storeu_ps(stats + BEGIN, begin_c0);
   }
   products_32x2of16(k, q, sums);
   scores_steady_last_32x2of16(sums, stats, p, p, o, 0, 0);
   products_2x2of16(k + 512, q, sums);
   scores_steady_last_2x2of16(sums, stats, p + 256, p, o, 16, 0);
   {
-    const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
+    const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
     const __m512 one_c0 = _mm512_set1_ps(1.0f);
     const __m512 inverse_c0 = _mm512_div_ps(one_c0, sum_c0);
-    _mm512_storeu_ps(stats + 48, inverse_c0);
+    _mm512_storeu_ps(stats + INVERSE, inverse_c0);
     const __m512 test_zero_c0 = _mm512_setzero_ps();
-    _mm512_storeu_ps(stats + 32, test_zero_c0);
+    _mm512_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_4x2of16_k34_final(v, p, stats, o);
 }
@@ -1178,51 +1194,56 @@ static NOINLINE void y_rows_2of16(const float *xt, float *x) {
 /* Attention of 2 queries, 1 head. */
 static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
     const bf16_pair *values, float *scratch, float *y) {
-  query_4x2of16_k12(packed, xt, packed + 80, scratch);
-  query_4x2of16_k5_add(packed + 48, xt + 192, scratch);
-  scaled_queries_4x2of16(scratch, scratch + 64);
+  float *const q = scratch; /* [64], Q */
+  float *const q_pairs = scratch + 64; /* [256], Q of a head in pairs */
+  float *const weights = scratch + 320; /* [512], weights of scores */
+  float *const stats = scratch + 832; /* [160], statistics */
+  float *const steady = scratch + 992; /* [16], whether maxima may rise */
+  float *const head_context = scratch + 1008; /* [64], context */
+  query_4x2of16_k12(packed, xt, packed + 80, q);
+  query_4x2of16_k5_add(packed + 48, xt + 192, q);
+  scaled_queries_4x2of16(q, q_pairs);
   float sums[512] __attribute__((aligned(64)));
-  products_32x2of16(keys, scratch + 64, sums);
-  scores_first_then_rest_32x2of16(sums, keys + 512, scratch + 64, scratch + 832, scratch + 320);
+  products_32x2of16(keys, q_pairs, sums);
+  scores_first_then_rest_32x2of16(sums, keys + 512, q_pairs, stats, weights);
   {
-    const __m512 negmax_c0 = _mm512_loadu_ps(scratch + 832);
-    _mm512_storeu_ps(scratch + 912, negmax_c0);
+    const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
+    _mm512_storeu_ps(stats + KEPT_MAX, negmax_c0);
     const __m512 begin_c0 = _mm512_set1_ps(1.70141183e+38f);
-    _mm512_storeu_ps(scratch + 976, begin_c0);
+    _mm512_storeu_ps(stats + BEGIN, begin_c0);
   }
   {
-    const __m512 sum_before_c0 = _mm512_loadu_ps(scratch + 848);
-    _mm512_storeu_ps(scratch + 944, sum_before_c0);
+    const __m512 sum_before_c0 = _mm512_loadu_ps(stats + SUM);
+    _mm512_storeu_ps(stats + SUM_BEFORE, sum_before_c0);
     const __m512 off = _mm512_setzero_ps();
-    const __m512 task_mode = _mm512_loadu_ps(scratch + 992);
+    const __m512 task_mode = _mm512_loadu_ps(steady);
     const __mmask16 on = _mm512_cmp_ps_mask(off, task_mode, _CMP_LT_OQ);
     const int all_on = on == 0xFFFF;
     if (!all_on) {
-      scores_last_2x2of16(sums, scratch + 832, scratch + 576);
+      scores_last_2x2of16(sums, stats, weights + 256);
     }
-    const __m512 whole_sum_c0 = _mm512_loadu_ps(scratch + 848);
-    const __m512 mode_c0 = _mm512_loadu_ps(scratch + 992);
+    const __m512 whole_sum_c0 = _mm512_loadu_ps(stats + SUM);
+    const __m512 mode_c0 = _mm512_loadu_ps(steady);
     const __m512 known_c0 = _mm512_add_ps(whole_sum_c0, mode_c0);
     const __m512 most_c0 = _mm512_set1_ps(1.2676506e+30f);
     const __mmask16 calm_c0 = _mm512_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
     const int good_c0 = calm_c0 == 0xFFFF;
     if (!good_c0) {
-      steady_2of16(scratch + 64, keys, scratch + 320, scratch + 832, scratch + 1008, scratch + 992,
-          0, 0, 1, 1, 2, 0, 0);
+      steady_2of16(q_pairs, keys, weights, stats, head_context, steady, 0, 0, 1, 1, 2, 0, 0);
     }
   }
   {
-    const __m512 sum_c0 = _mm512_loadu_ps(scratch + 848);
+    const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
     const __m512 one_c0 = _mm512_set1_ps(1.0f);
     const __m512 inverse_c0 = _mm512_div_ps(one_c0, sum_c0);
-    _mm512_storeu_ps(scratch + 880, inverse_c0);
+    _mm512_storeu_ps(stats + INVERSE, inverse_c0);
     const __m512 test_zero_c0 = _mm512_setzero_ps();
-    _mm512_storeu_ps(scratch + 864, test_zero_c0);
+    _mm512_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_4x2of16_k34_final(values, scratch + 320, scratch + 832, scratch + 1008);
+  context_4x2of16_k34_final(values, weights, stats, head_context);
   {
-    const __m512 sum1_c0 = _mm512_loadu_ps(scratch + 848);
-    const __m512 test1_c0 = _mm512_loadu_ps(scratch + 864);
+    const __m512 sum1_c0 = _mm512_loadu_ps(stats + SUM);
+    const __m512 test1_c0 = _mm512_loadu_ps(stats + TEST);
     const __m512 both1_c0 = _mm512_add_ps(sum1_c0, test1_c0);
     const __m512 most1_c0 = _mm512_set1_ps(1.329228e+36f);
     const __mmask16 below1_c0 = _mm512_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -1230,11 +1251,11 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     if (!good1_c0) {
       const __m512 none_c0 = _mm512_set1_ps(INFINITY);
       const __m512 mark_c0 = _mm512_mask_blend_ps(below1_c0, none_c0, both1_c0);
-      _mm512_storeu_ps(scratch + 848, mark_c0);
-      again_2of16(scratch + 64, keys, values, scratch + 320, scratch + 832, scratch + 1008);
+      _mm512_storeu_ps(stats + SUM, mark_c0);
+      again_2of16(q_pairs, keys, values, weights, stats, head_context);
     }
   }
-  y_rows_2of16(scratch + 1008, y);
+  y_rows_2of16(head_context, y);
 }
 
 /* Everything for one batch entry. */

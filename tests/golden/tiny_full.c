@@ -12,6 +12,9 @@
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
  *   cost      264 flops; 576 bytes packed, 1,344 bytes of workspace
+ *   bytes     entry     context 128; projected 192; task 1,024
+ *             projected qkv 192
+ *             task      q 128; weights 192; stats 640; steady 64
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
  *               acc: sums of a tile
@@ -142,6 +145,13 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+
 /* a, in a register: no use of it reads memory again. */
 static inline __m256 kept8(__m256 a) {
   __asm__("" : "+v"(a));
@@ -179,11 +189,11 @@ static NOINLINE void scores_maximum_1x3of16(const float *k, const float *q, floa
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -203,7 +213,7 @@ static NOINLINE void scores_again_3x3of16(const float *k, const float *q, float 
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
@@ -216,7 +226,7 @@ static NOINLINE void scores_again_3x3of16(const float *k, const float *q, float 
   _mm256_storeu_ps(p + 32, sum_r2_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -233,8 +243,8 @@ static NOINLINE void context_2x3of16_k3_final(const float *v, const float *p, fl
     v += 16;
     p += 16;
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
@@ -242,7 +252,7 @@ static NOINLINE void context_2x3of16_k3_final(const float *v, const float *p, fl
   const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
   _mm256_storeu_ps(o + 16, o_r1_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -250,29 +260,29 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 16 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_3x3of16(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_2x3of16_k3_final(v, p, stats, o);
 }
@@ -417,7 +427,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
       const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_r2_c0);
       const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
-      _mm256_storeu_ps(ws + 160, minus_m_c0);
+      _mm256_storeu_ps(ws + MINUS_MAX + 160, minus_m_c0);
       const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_4_0);
       const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
       _mm256_storeu_ps(ws + 112, sum_r0_c0);
@@ -429,15 +439,15 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       _mm256_storeu_ps(ws + 144, sum_r2_c0);
       const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
       const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
-      _mm256_storeu_ps(ws + 176, sum_c0_4_0);
+      _mm256_storeu_ps(ws + SUM + 160, sum_c0_4_0);
     }
     {
-      const __m256 sum_c0 = _mm256_loadu_ps(ws + 176);
+      const __m256 sum_c0 = _mm256_loadu_ps(ws + SUM + 160);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-      _mm256_storeu_ps(ws + 208, inverse_c0);
+      _mm256_storeu_ps(ws + INVERSE + 160, inverse_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(ws + 192, test_zero_c0);
+      _mm256_storeu_ps(ws + TEST + 160, test_zero_c0);
     }
     {
       /* context_2x3of16_k3_final */
@@ -461,8 +471,8 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(ws[69]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-      const __m256 inverse_c0 = _mm256_loadu_ps(ws + 208);
-      __m256 test_c0 = _mm256_loadu_ps(ws + 192);
+      const __m256 inverse_c0 = _mm256_loadu_ps(ws + INVERSE + 160);
+      __m256 test_c0 = _mm256_loadu_ps(ws + TEST + 160);
       const __m256 zero_c0 = _mm256_setzero_ps();
       const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
       _mm256_storeu_ps(ws, o_r0_c0);
@@ -470,11 +480,11 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
       _mm256_storeu_ps(ws + 16, o_r1_c0);
       test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-      _mm256_storeu_ps(ws + 192, test_c0);
+      _mm256_storeu_ps(ws + TEST + 160, test_c0);
     }
     {
-      const __m256 sum1_c0 = _mm256_loadu_ps(ws + 176);
-      const __m256 test1_c0 = _mm256_loadu_ps(ws + 192);
+      const __m256 sum1_c0 = _mm256_loadu_ps(ws + SUM + 160);
+      const __m256 test1_c0 = _mm256_loadu_ps(ws + TEST + 160);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
       const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -482,7 +492,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       if (!good1_c0) {
         const __m256 none_c0 = _mm256_set1_ps(INFINITY);
         const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
-        _mm256_storeu_ps(ws + 176, mark_c0);
+        _mm256_storeu_ps(ws + SUM + 160, mark_c0);
         again_3of16(ws + 80, ws + 34, ws + 36, ws + 112, ws + 160, ws);
       }
     }

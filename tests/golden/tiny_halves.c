@@ -15,6 +15,9 @@
  *             sums in f16 and float32;
  *             error at most 0.002 for scores up to 16
  *   cost      1,584 flops; 4,288 bytes packed, 2,240 bytes of workspace
+ *   bytes     entry     pairs_v 864; projected 192; task 1,152
+ *             projected values 192
+ *             task      q 128; weights 192; stats 640; steady 64; head_context 128
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -150,6 +153,13 @@ static inline __m512 root16(__m512 a) {
 
 /* Two numbers of half precision, or two such sums; the first one is the low half. */
 typedef float f16_pair;
+
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
 
 /* a, in a register: no use of it reads memory again. */
 static inline __m256 kept8(__m256 a) {
@@ -434,7 +444,7 @@ static NOINLINE void scores_first_3x1of16(const float *k, const float *q, float 
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_4_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], whole_top_c0);
     const __m256 exact_c0 = exp2_8(x_c0);
@@ -444,7 +454,7 @@ static NOINLINE void scores_first_3x1of16(const float *k, const float *q, float 
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0[2]);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -459,8 +469,8 @@ static NOINLINE void context_2x1of16_k3_final(const float *v, const float *p, fl
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
     acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
@@ -468,7 +478,7 @@ static NOINLINE void context_2x1of16_k3_final(const float *v, const float *p, fl
   const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
   _mm256_storeu_ps(o + 16, o_r1_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -484,7 +494,7 @@ static NOINLINE void scores_maximum_1x1of16(const float *k, const float *q, floa
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 none_top_c0 = _mm256_setzero_ps();
@@ -496,7 +506,7 @@ static NOINLINE void scores_maximum_1x1of16(const float *k, const float *q, floa
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -515,7 +525,7 @@ static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float 
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
@@ -526,7 +536,7 @@ static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float 
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0[2]);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -534,29 +544,29 @@ static NOINLINE void again_1of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x1of16(k + 2 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_3x1of16(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_2x1of16_k3_final(v, p, stats, o);
 }
@@ -587,21 +597,25 @@ static NOINLINE void y_rows_1of16(const float *xt, float *x) {
 /* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1of16(const float *keys, const float *values, float *scratch,
     const float *queries, float *y) {
-  queries_lanes_1of16(queries, scratch);
-  scaled_queries_2x1of16(scratch);
-  scores_first_3x1of16(keys, scratch, scratch + 80, scratch + 32);
+  float *const q = scratch; /* [32], Q */
+  float *const weights = scratch + 32; /* [48], weights of scores */
+  float *const stats = scratch + 80; /* [160], statistics */
+  float *const head_context = scratch + 256; /* [32], context */
+  queries_lanes_1of16(queries, q);
+  scaled_queries_2x1of16(q);
+  scores_first_3x1of16(keys, q, stats, weights);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 96);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 128, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 112, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_2x1of16_k3_final(values, scratch + 32, scratch + 80, scratch + 256);
+  context_2x1of16_k3_final(values, weights, stats, head_context);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 96);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 112);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -609,11 +623,11 @@ static NOINLINE void attend_1of16(const float *keys, const float *values, float 
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
-      _mm256_storeu_ps(scratch + 96, mark_c0);
-      again_1of16(scratch, keys, values, scratch + 32, scratch + 80, scratch + 256);
+      _mm256_storeu_ps(stats + SUM, mark_c0);
+      again_1of16(q, keys, values, weights, stats, head_context);
     }
   }
-  y_rows_1of16(scratch + 256, y);
+  y_rows_1of16(head_context, y);
 }
 
 /* Everything for one batch entry. */

@@ -15,6 +15,9 @@
  *             sums in int32 and float32;
  *             error at most 0.03 for scores up to 16
  *   cost      380 flops; 256 bytes packed, 896 bytes of workspace
+ *   bytes     entry     words_v 192; scales_v 20; projected 192; task 448
+ *             projected values 48; keys 80
+ *             task      q 32; weights 48; stats 160; steady 16; head_context 32
  *   registers sums and operands of a K step take at most 7 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -145,6 +148,13 @@ typedef float bf16_pair;
 
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
+
+/* Rows of the statistics of a group of queries, of 4 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 4 }; /* the sum of the weights */
+enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 12 }; /* 1 over the sum */
+enum { KEPT_MAX = 20 }; /* MINUS_MAX at the begin of an attempt */
 
 /* The nearest integers of a, b, c, d, as signed bytes one behind the other. */
 static inline int32x4_t words_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
@@ -562,9 +572,9 @@ static NOINLINE void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q,
   const float32x4_t near_top_c0 = vrndnq_f32(max_c0_8_0);
   const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, max_c0_8_0);
   const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
-  vst1q_f32(stats, minus_m_c0);
+  vst1q_f32(stats + MINUS_MAX, minus_m_c0);
   const float32x4_t sum_c0_4_0 = weigh_5x4(p, acc_c0, whole_top_c0);
-  vst1q_f32(stats + 4, sum_c0_4_0);
+  vst1q_f32(stats + SUM, sum_c0_4_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -579,8 +589,8 @@ static NOINLINE void context_2x1of4_k5_final(const bf16_pair *v, const bf16_pair
     const float32x4_t a_r1 = vdupq_n_f32(v[4 * i + 1]);
     acc_r1_c0 = dot_odd_4(a_r1, b_c0, acc_r1_c0);
   }
-  const float32x4_t inverse_c0 = vld1q_f32(stats + 12);
-  float32x4_t test_c0 = vld1q_f32(stats + 8);
+  const float32x4_t inverse_c0 = vld1q_f32(stats + INVERSE);
+  float32x4_t test_c0 = vld1q_f32(stats + TEST);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
   const float32x4_t o_r0_c0 = vmulq_f32(acc_r0_c0, inverse_c0);
   vst1q_f32(o, o_r0_c0);
@@ -588,7 +598,7 @@ static NOINLINE void context_2x1of4_k5_final(const bf16_pair *v, const bf16_pair
   const float32x4_t o_r1_c0 = vmulq_f32(acc_r1_c0, inverse_c0);
   vst1q_f32(o + 4, o_r1_c0);
   test_c0 = vfmaq_f32(test_c0, o_r1_c0, zero_c0);
-  vst1q_f32(stats + 8, test_c0);
+  vst1q_f32(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -598,7 +608,7 @@ static NOINLINE void scores_maximum_1x1of4(const bf16_pair *k, const bf16_pair *
   const float32x4_t a_r0 = vdupq_n_f32(k[0]);
   acc_r0_c0 = dot_odd_4(a_r0, b_c0, acc_r0_c0);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats);
+  const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
   const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
   const float32x4_t max_c0_2_0 = vmaxq_f32(m_c0, acc_r0_c0);
   const float32x4_t none_top_c0 = vdupq_n_f32(0.0f);
@@ -609,7 +619,7 @@ static NOINLINE void scores_maximum_1x1of4(const bf16_pair *k, const bf16_pair *
   const float32x4_t near_top_c0 = vrndnq_f32(max_c0_2_0);
   const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, max_c0_2_0);
   const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
-  vst1q_f32(stats, minus_m_c0);
+  vst1q_f32(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -623,10 +633,10 @@ static NOINLINE void scores_again_5x1of4(const bf16_pair *k, const bf16_pair *q,
     acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
   }
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats);
+  const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
   const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
   const float32x4_t sum_c0_4_0 = weigh_5x4(p, acc_c0, m_c0);
-  vst1q_f32(stats + 4, sum_c0_4_0);
+  vst1q_f32(stats + SUM, sum_c0_4_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -634,29 +644,29 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
     bf16_pair *p, float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c0 = vld1q_f32(stats);
-    vst1q_f32(stats + 20, kept_c0);
-    vst1q_f32(stats, none_c0);
+    const float32x4_t kept_c0 = vld1q_f32(stats + MINUS_MAX);
+    vst1q_f32(stats + KEPT_MAX, kept_c0);
+    vst1q_f32(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x1of4(k + 4 * key, q, stats);
   {
     const float32x4_t most_c0 = vdupq_n_f32(1.329228e+36f);
-    const float32x4_t sum_c0 = vld1q_f32(stats + 4);
+    const float32x4_t sum_c0 = vld1q_f32(stats + SUM);
     const uint32x4_t good_c0 = vcltq_f32(sum_c0, most_c0);
-    const float32x4_t kept_c0 = vld1q_f32(stats + 20);
-    const float32x4_t negmax_c0 = vld1q_f32(stats);
+    const float32x4_t kept_c0 = vld1q_f32(stats + KEPT_MAX);
+    const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
     const float32x4_t m_c0 = vbslq_f32(good_c0, kept_c0, negmax_c0);
-    vst1q_f32(stats, m_c0);
-    vst1q_f32(stats + 20, m_c0);
+    vst1q_f32(stats + MINUS_MAX, m_c0);
+    vst1q_f32(stats + KEPT_MAX, m_c0);
   }
   scores_again_5x1of4(k, q, stats, p);
   {
-    const float32x4_t sum_c0 = vld1q_f32(stats + 4);
+    const float32x4_t sum_c0 = vld1q_f32(stats + SUM);
     const float32x4_t one_c0 = vdupq_n_f32(1.0f);
     const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
-    vst1q_f32(stats + 12, inverse_c0);
+    vst1q_f32(stats + INVERSE, inverse_c0);
     const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
-    vst1q_f32(stats + 8, test_zero_c0);
+    vst1q_f32(stats + TEST, test_zero_c0);
   }
   context_2x1of4_k5_final(v, p, stats, o);
 }
@@ -679,21 +689,25 @@ static NOINLINE void y_rows_1of4(const float *xt, float *x) {
 /* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values, float *scratch,
     const float *queries, float *y) {
-  queries_lanes_1of4(queries, scratch);
-  scaled_queries_2x1of4(scratch);
-  scores_first_5x1of4(keys, scratch, scratch + 32, scratch + 16);
+  float *const q = scratch; /* [8], Q */
+  float *const weights = scratch + 16; /* [12], weights of scores */
+  float *const stats = scratch + 32; /* [40], statistics */
+  float *const head_context = scratch + 96; /* [8], context */
+  queries_lanes_1of4(queries, q);
+  scaled_queries_2x1of4(q);
+  scores_first_5x1of4(keys, q, stats, weights);
   {
-    const float32x4_t sum_c0 = vld1q_f32(scratch + 36);
+    const float32x4_t sum_c0 = vld1q_f32(stats + SUM);
     const float32x4_t one_c0 = vdupq_n_f32(1.0f);
     const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
-    vst1q_f32(scratch + 44, inverse_c0);
+    vst1q_f32(stats + INVERSE, inverse_c0);
     const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
-    vst1q_f32(scratch + 40, test_zero_c0);
+    vst1q_f32(stats + TEST, test_zero_c0);
   }
-  context_2x1of4_k5_final(values, scratch + 16, scratch + 32, scratch + 96);
+  context_2x1of4_k5_final(values, weights, stats, head_context);
   {
-    const float32x4_t sum1_c0 = vld1q_f32(scratch + 36);
-    const float32x4_t test1_c0 = vld1q_f32(scratch + 40);
+    const float32x4_t sum1_c0 = vld1q_f32(stats + SUM);
+    const float32x4_t test1_c0 = vld1q_f32(stats + TEST);
     const float32x4_t both1_c0 = vaddq_f32(sum1_c0, test1_c0);
     const float32x4_t most1_c0 = vdupq_n_f32(1.329228e+36f);
     const uint32x4_t below1_c0 = vcltq_f32(both1_c0, most1_c0);
@@ -701,11 +715,11 @@ static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values,
     if (!good1_c0) {
       const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
       const float32x4_t mark_c0 = vbslq_f32(below1_c0, both1_c0, none_c0);
-      vst1q_f32(scratch + 36, mark_c0);
-      again_1of4(scratch, keys, values, scratch + 16, scratch + 32, scratch + 96);
+      vst1q_f32(stats + SUM, mark_c0);
+      again_1of4(q, keys, values, weights, stats, head_context);
     }
   }
-  y_rows_1of4(scratch + 96, y);
+  y_rows_1of4(head_context, y);
 }
 
 /* Everything for one batch entry. */

@@ -16,6 +16,8 @@
  *             sums in float32;
  *             error at most 0.2 for scores up to 4
  *   cost      56 flops; 192 bytes packed, 320 bytes of workspace
+ *   bytes     entry     context 36; task 256
+ *             task      q 4; weights 4; stats 40; steady 4
  *   registers sums and operands of a K step take at most 12 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -157,6 +159,13 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
+/* Rows of the statistics of a group of queries, of 1 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 1 }; /* the sum of the weights */
+enum { TEST = 2 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 3 }; /* 1 over the sum */
+enum { KEPT_MAX = 5 }; /* MINUS_MAX at the begin of an attempt */
+
 /* The word at p. */
 static inline int32_t word_at(const float *p) {
   int32_t word;
@@ -209,11 +218,11 @@ static NOINLINE void scores_first_1x1(const float *k, const float *q, float *sta
   acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
   const float zero_c0 = 0.0f;
   const float minus_m_c0 = zero_c0 - acc_r0_c0;
-  stats[0] = minus_m_c0;
+  stats[MINUS_MAX] = minus_m_c0;
   const float x_r0_c0 = acc_r0_c0 - acc_r0_c0;
   const float sum_r0_c0 = exp2_1(x_r0_c0);
   p[0] = sum_r0_c0;
-  stats[1] = sum_r0_c0;
+  stats[SUM] = sum_r0_c0;
 }
 
 /* 9 rows of O^T, divided by the sum. */
@@ -225,15 +234,15 @@ static NOINLINE void context_9x1_k1_final(const float *v, const float *p, float 
     const float a = v[r];
     acc_c0[r] = a * b_c0 + acc_c0[r];
   }
-  const float inverse_c0 = stats[3];
-  float test_c0 = stats[2];
+  const float inverse_c0 = stats[INVERSE];
+  float test_c0 = stats[TEST];
   const float zero_c0 = 0.0f;
   UNROLL(9) for (ptrdiff_t r = 0; r < 9; ++r) {
     const float o_c0 = acc_c0[r] * inverse_c0;
     o[r] = o_c0;
     test_c0 = o_c0 * zero_c0 + test_c0;
   }
-  stats[2] = test_c0;
+  stats[TEST] = test_c0;
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -243,11 +252,11 @@ static NOINLINE void scores_maximum_1x1(const float *k, const float *q, float *s
   const float a_r0 = k[0];
   acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
   const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[0];
+  const float negmax_c0 = stats[MINUS_MAX];
   const float m_c0 = zero_c0 - negmax_c0;
   const float max_c0_2_0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
   const float minus_m_c0 = zero_c0 - max_c0_2_0;
-  stats[0] = minus_m_c0;
+  stats[MINUS_MAX] = minus_m_c0;
 }
 
 /* Weights of all keys with a known maximum. */
@@ -257,12 +266,12 @@ static NOINLINE void scores_again_1x1(const float *k, const float *q, float *sta
   const float a_r0 = k[0];
   acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
   const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[0];
+  const float negmax_c0 = stats[MINUS_MAX];
   const float m_c0 = zero_c0 - negmax_c0;
   const float x_r0_c0 = acc_r0_c0 - m_c0;
   const float sum_r0_c0 = exp2_1(x_r0_c0);
   p[0] = sum_r0_c0;
-  stats[1] = sum_r0_c0;
+  stats[SUM] = sum_r0_c0;
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -270,29 +279,29 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
-    const float kept_c0 = stats[0];
-    stats[5] = kept_c0;
-    stats[0] = none_c0;
+    const float kept_c0 = stats[MINUS_MAX];
+    stats[KEPT_MAX] = kept_c0;
+    stats[MINUS_MAX] = none_c0;
   }
   scores_maximum_1x1(k, q, stats);
   {
     const float most_c0 = 1.329228e+36f;
-    const float sum_c0 = stats[1];
+    const float sum_c0 = stats[SUM];
     const int good_c0 = sum_c0 < most_c0;
-    const float kept_c0 = stats[5];
-    const float negmax_c0 = stats[0];
+    const float kept_c0 = stats[KEPT_MAX];
+    const float negmax_c0 = stats[MINUS_MAX];
     const float m_c0 = good_c0 ? kept_c0 : negmax_c0;
-    stats[0] = m_c0;
-    stats[5] = m_c0;
+    stats[MINUS_MAX] = m_c0;
+    stats[KEPT_MAX] = m_c0;
   }
   scores_again_1x1(k, q, stats, p);
   {
-    const float sum_c0 = stats[1];
+    const float sum_c0 = stats[SUM];
     const float one_c0 = 1.0f;
     const float inverse_c0 = one_c0 / sum_c0;
-    stats[3] = inverse_c0;
+    stats[INVERSE] = inverse_c0;
     const float test_zero_c0 = 0.0f;
-    stats[2] = test_zero_c0;
+    stats[TEST] = test_zero_c0;
   }
   context_9x1_k1_final(v, p, stats, o);
 }
@@ -300,20 +309,23 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
 /* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_1(queries, scratch);
-  scores_first_1x1(keys, scratch, scratch + 32, scratch + 16);
+  float *const q = scratch; /* [1], Q */
+  float *const weights = scratch + 16; /* [1], weights of scores */
+  float *const stats = scratch + 32; /* [10], statistics */
+  queries_lanes_1(queries, q);
+  scores_first_1x1(keys, q, stats, weights);
   {
-    const float sum_c0 = scratch[33];
+    const float sum_c0 = stats[SUM];
     const float one_c0 = 1.0f;
     const float inverse_c0 = one_c0 / sum_c0;
-    scratch[35] = inverse_c0;
+    stats[INVERSE] = inverse_c0;
     const float test_zero_c0 = 0.0f;
-    scratch[34] = test_zero_c0;
+    stats[TEST] = test_zero_c0;
   }
-  context_9x1_k1_final(values, scratch + 16, scratch + 32, o);
+  context_9x1_k1_final(values, weights, stats, o);
   {
-    const float sum1_c0 = scratch[33];
-    const float test1_c0 = scratch[34];
+    const float sum1_c0 = stats[SUM];
+    const float test1_c0 = stats[TEST];
     const float both1_c0 = sum1_c0 + test1_c0;
     const float most1_c0 = 1.329228e+36f;
     const int below1_c0 = both1_c0 < most1_c0;
@@ -321,8 +333,8 @@ static NOINLINE void attend_1(const float *keys, const float *values, float *scr
     if (!good1_c0) {
       const float none_c0 = INFINITY;
       const float mark_c0 = below1_c0 ? both1_c0 : none_c0;
-      scratch[33] = mark_c0;
-      again_1(scratch, keys, values, scratch + 16, scratch + 32, o);
+      stats[SUM] = mark_c0;
+      again_1(q, keys, values, weights, stats, o);
     }
   }
 }

@@ -14,6 +14,8 @@
  *             sums in float32;
  *             error at most 0.001 for scores up to 16
  *   cost      128 flops; 384 bytes packed, 896 bytes of workspace
+ *   bytes     entry     xt 96; context 96; wide_q 24; task 576
+ *             task      kq 96; weights 64; stats 320; steady 32
  *   registers sums and operands of a K step take at most 6 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -139,6 +141,13 @@ mhagen_status tiny_io_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
+/* Rows of the statistics of a group of queries, of 8 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 8 }; /* the sum of the weights */
+enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 24 }; /* 1 over the sum */
+enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
+
 /* The same of half precision. */
 static inline __m256 some_f16(const uint16_t *p, size_t n) {
   uint16_t words[8] = { 0 };
@@ -251,7 +260,7 @@ static NOINLINE void scores_first_2x2of8(const float *k, const float *q, float *
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_2_0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
@@ -259,7 +268,7 @@ static NOINLINE void scores_first_2x2of8(const float *k, const float *q, float *
   const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 8, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 8, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* 3 rows of O^T, divided by the sum. */
@@ -274,15 +283,15 @@ static NOINLINE void context_3x2of8_k2_final(const float *v, const float *p, flo
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
     _mm256_storeu_ps(o + 8 * r, o_c0);
     test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
   }
-  _mm256_storeu_ps(stats + 16, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -296,11 +305,11 @@ static NOINLINE void scores_maximum_1x2of8(const float *k, const float *q, float
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -317,7 +326,7 @@ static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
@@ -326,7 +335,7 @@ static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *
   const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 8, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 8, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -334,29 +343,29 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 40, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of8(k + 3 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 40);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 40, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_2x2of8(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 24, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_3x2of8_k2_final(v, p, stats, o);
 }
@@ -364,20 +373,23 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
 /* Attention of 2 queries, 1 head. */
 static NOINLINE void attend_2of8(const float *xt, const float *packed, const float *keys,
     const float *values, float *scratch, float *o) {
-  key_query_3x2of8_k3(packed, xt, packed + 16, scratch);
-  scores_first_2x2of8(keys, scratch, scratch + 48, scratch + 32);
+  float *const kq = scratch; /* [24], Q with Wk */
+  float *const weights = scratch + 32; /* [16], weights of scores */
+  float *const stats = scratch + 48; /* [80], statistics */
+  key_query_3x2of8_k3(packed, xt, packed + 16, kq);
+  scores_first_2x2of8(keys, kq, stats, weights);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 56);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 72, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 64, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_3x2of8_k2_final(values, scratch + 32, scratch + 48, o);
+  context_3x2of8_k2_final(values, weights, stats, o);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 56);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 64);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 below1_c0 = _mm256_cmp_ps(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -385,8 +397,8 @@ static NOINLINE void attend_2of8(const float *xt, const float *packed, const flo
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
-      _mm256_storeu_ps(scratch + 56, mark_c0);
-      again_2of8(scratch, keys, values, scratch + 32, scratch + 48, o);
+      _mm256_storeu_ps(stats + SUM, mark_c0);
+      again_2of8(kq, keys, values, weights, stats, o);
     }
   }
 }

@@ -13,6 +13,9 @@
  *                       scores 2x3 k3 | context 1 of 3x3 k3
  *             output    tiles 3x4, k3
  *   cost      360 flops; 640 bytes packed, 1,600 bytes of workspace
+ *   bytes     entry     context 192; projected 256; task 1,152
+ *             projected qkv 256
+ *             task      q 192; weights 256; stats 640; steady 64
  *   registers sums and operands of a K step take at most 6 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -151,6 +154,18 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { LAST_KEY = 64 }; /* the last key that is seen */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { LATE_MAX = 96 }; /* the part of MINUS_MAX that is added to scores */
+enum { LATER_MAX = 112 }; /* LATE_MAX of all tiles but the first */
+enum { LIFT = 128 }; /* how far the maximum rises */
+enum { BEGIN = 144 }; /* what scores start at */
+
 /* a, in a register: no use of it reads memory again. */
 static inline __m512 kept16(__m512 a) {
   __asm__("" : "+v"(a));
@@ -254,7 +269,7 @@ static NOINLINE void scores_first_masked_2x3of16(const float *k, const float *q,
     const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
     acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
@@ -265,7 +280,7 @@ static NOINLINE void scores_first_masked_2x3of16(const float *k, const float *q,
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 max_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], max_c0_2_0);
     const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
@@ -274,14 +289,14 @@ static NOINLINE void scores_first_masked_2x3of16(const float *k, const float *q,
     _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
 static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float *stats, float *p,
     ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
@@ -289,7 +304,7 @@ static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float
     const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
     acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-1000.0f);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
@@ -302,9 +317,9 @@ static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float
   const __m256 sum_r1_c0 = exp2_8(s_r1_c0);
   _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
   const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
-  _mm256_storeu_ps(stats + 16, total_c0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
 }
 
 /* 3 rows of O^T, divided by the sum. */
@@ -319,15 +334,15 @@ static NOINLINE void context_3x3of16_k4_final(const float *v, const float *p, fl
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
     _mm256_storeu_ps(o + 16 * r, o_c0);
     test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
   }
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -341,17 +356,17 @@ static NOINLINE void scores_maximum_masked_1x3of16(const float *k, const float *
     k += 1;
     q += 16;
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Scales a vector down; what would be too small becomes zero. */
@@ -370,7 +385,7 @@ static inline __attribute__((always_inline)) __m256 shrink_8(__m256 sum_c0, __m2
 /* What was summed so far becomes smaller where the maximum rises. */
 static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
-  const __m256 lift_c0 = _mm256_loadu_ps(stats + 128);
+  const __m256 lift_c0 = _mm256_loadu_ps(stats + LIFT);
   const __m256 none_c0 = _mm256_setzero_ps();
   const __m256 part_c0 = _mm256_set1_ps(0.5f);
   const __m256 share_c0 = _mm256_mul_ps(lift_c0, part_c0);
@@ -389,15 +404,15 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   const __m256 least_o_range_c0 = _mm256_set1_ps(125.0f);
   const __m256 log_least_o_c0 = _mm256_sub_ps(most_c0, least_o_range_c0);
   const __m256 least_o_c0 = exp2_8(log_least_o_c0);
-  const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
   const __m256 scaled2_sum_c0 = shrink_8(sum_c0, least_p_c0, first_c0, second_c0);
-  _mm256_storeu_ps(stats + 16, scaled2_sum_c0);
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  _mm256_storeu_ps(stats + SUM, scaled2_sum_c0);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 begin_c0 = _mm256_loadu_ps(stats + 144);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
+  const __m256 begin_c0 = _mm256_loadu_ps(stats + BEGIN);
   const __m256 next_begin_c0 = _mm256_sub_ps(begin_c0, lift_c0);
-  _mm256_storeu_ps(stats + 144, next_begin_c0);
+  _mm256_storeu_ps(stats + BEGIN, next_begin_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
     const __m256 scaled2_c0 = shrink_8(value_c0, least_o_c0, first_c0, second_c0);
@@ -414,8 +429,8 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
 static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   __m256 s_c0[2], sum_c0[2];
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + 144);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats + 144);
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + BEGIN);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(stats + BEGIN);
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -425,7 +440,7 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
     k += 1;
     q += 16;
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
@@ -434,7 +449,7 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
   s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
   const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
-  const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
+  const __m256 late_c0 = _mm256_loadu_ps(stats + LATE_MAX);
   const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, late_c0);
   const __m256 far_c0 = _mm256_set1_ps(100.5f);
   const __mmask8 below_c0 = _mm256_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
@@ -443,7 +458,7 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
   const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFF;
   if (!low_c0) {
-    _mm256_storeu_ps(stats + 128, lift_c0);
+    _mm256_storeu_ps(stats + LIFT, lift_c0);
     rescale_3of16(p_first, o, stats, p_rows, o_rows);
   }
   const __m256 fall_c0 = _mm256_sub_ps(lift_c0, late_c0);
@@ -455,9 +470,9 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
     _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
   const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
-  _mm256_storeu_ps(stats + 16, total_c0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
 }
 
 /* 1 row of O^T, divided by the sum. */
@@ -467,7 +482,7 @@ static NOINLINE void context_1x3of16_k4_final_masked(const float *v, const float
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(p);
     const __m256 a_r0 = _mm256_set1_ps(v[0]);
-    const __m256 last_r0_c0 = _mm256_loadu_ps(stats + 64);
+    const __m256 last_r0_c0 = _mm256_loadu_ps(stats + LAST_KEY);
     const __m256 key_r0_c0 = _mm256_set1_ps((float)(key + step));
     const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_r0_c0, key_r0_c0, _CMP_LT_OQ);
     const __m256 seen_r0_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r0_c0, a_r0);
@@ -475,13 +490,13 @@ static NOINLINE void context_1x3of16_k4_final_masked(const float *v, const float
     v += 16;
     p += 16;
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -489,38 +504,38 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 4; ++key) {
     scores_maximum_masked_1x3of16(k + 16 * key, q, stats, key);
   }
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
-    const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
+    const __m256 late_c0 = _mm256_loadu_ps(stats + LATE_MAX);
     const __m256 later_c0 = _mm256_mask_blend_ps(good_c0, m_c0, late_c0);
-    _mm256_storeu_ps(stats + 112, later_c0);
+    _mm256_storeu_ps(stats + LATER_MAX, later_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, empty_c0);
-    const __m256 first_late_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 96, first_late_c0);
+    _mm256_storeu_ps(stats + SUM, empty_c0);
+    const __m256 first_late_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + LATE_MAX, first_late_c0);
     const __m256 begin_c0 = _mm256_set1_ps(8.67361738e-19f);
-    _mm256_storeu_ps(stats + 144, begin_c0);
+    _mm256_storeu_ps(stats + BEGIN, begin_c0);
   }
   scores_steady_masked_2x3of16(k, q, stats, p, 0, p, o, 0, 0);
   {
-    const __m256 later_c0 = _mm256_loadu_ps(stats + 112);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 later_c0 = _mm256_loadu_ps(stats + LATER_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 early_c0 = _mm256_sub_ps(negmax_c0, later_c0);
     const __m256 least_c0 = _mm256_set1_ps(8.67361738e-19f);
     const __m256 none_c0 = _mm256_setzero_ps();
@@ -528,17 +543,17 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     const __m256 size_c0 = _mm256_max_ps(minus_c0, later_c0);
     const __mmask8 nonzero_c0 = _mm256_cmp_ps_mask(none_c0, size_c0, _CMP_LT_OQ);
     const __m256 begin_c0 = _mm256_mask_blend_ps(nonzero_c0, early_c0, least_c0);
-    _mm256_storeu_ps(stats + 96, later_c0);
-    _mm256_storeu_ps(stats + 144, begin_c0);
+    _mm256_storeu_ps(stats + LATE_MAX, later_c0);
+    _mm256_storeu_ps(stats + BEGIN, begin_c0);
   }
   scores_steady_masked_2x3of16(k + 32, q, stats, p + 32, 2, p, o, 2, 0);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   for (ptrdiff_t tile = 0; tile < 3; ++tile) {
     context_1x3of16_k4_final_masked(v + tile, p, stats, o + 16 * tile, 0);
@@ -548,29 +563,32 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
 /* Attention of 3 queries, 1 head. */
 static NOINLINE void attend_3of16(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_3of16(queries, scratch);
+  float *const q = scratch; /* [48], Q */
+  float *const weights = scratch + 48; /* [64], weights of scores */
+  float *const stats = scratch + 112; /* [160], statistics */
+  queries_lanes_3of16(queries, q);
   {
     const __m256 last_of0_c0 = _mm256_set1_ps((float)(0));
     const __m256 last_lane0_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
     const __m256 last_lanes0_c0 = _mm256_add_ps(last_lane0_c0, last_of0_c0);
     const __m256 last_key1_c0 = _mm256_set1_ps((float)(2));
     const __m256 last2_c0 = _mm256_min_ps(last_key1_c0, last_lanes0_c0);
-    _mm256_storeu_ps(scratch + 176, last2_c0);
+    _mm256_storeu_ps(stats + LAST_KEY, last2_c0);
   }
-  scores_first_masked_2x3of16(keys, scratch, scratch + 112, scratch + 48, 0);
-  scores_masked_2x3of16(keys + 32, scratch, scratch + 112, scratch + 80, 2);
+  scores_first_masked_2x3of16(keys, q, stats, weights, 0);
+  scores_masked_2x3of16(keys + 32, q, stats, weights + 32, 2);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 128);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 160, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 144, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_3x3of16_k4_final(values, scratch + 48, scratch + 112, o);
+  context_3x3of16_k4_final(values, weights, stats, o);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 128);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 144);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -578,12 +596,12 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
     if (!good1_c0) {
       {
         const __m256 late_c0 = _mm256_setzero_ps();
-        _mm256_storeu_ps(scratch + 208, late_c0);
+        _mm256_storeu_ps(stats + LATE_MAX, late_c0);
       }
-      again_3of16(scratch, keys, values, scratch + 48, scratch + 112, o);
+      again_3of16(q, keys, values, weights, stats, o);
       {
-        const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 128);
-        const __m256 test2_c0 = _mm256_loadu_ps(scratch + 144);
+        const __m256 sum2_c0 = _mm256_loadu_ps(stats + SUM);
+        const __m256 test2_c0 = _mm256_loadu_ps(stats + TEST);
         const __m256 both2_c0 = _mm256_add_ps(sum2_c0, test2_c0);
         const __m256 most2_c0 = _mm256_set1_ps(1.329228e+36f);
         const __mmask8 below2_c0 = _mm256_cmp_ps_mask(both2_c0, most2_c0, _CMP_LT_OQ);
@@ -591,8 +609,8 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
         if (!good2_c0) {
           const __m256 none_c0 = _mm256_set1_ps(INFINITY);
           const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
-          _mm256_storeu_ps(scratch + 128, mark_c0);
-          again_3of16(scratch, keys, values, scratch + 48, scratch + 112, o);
+          _mm256_storeu_ps(stats + SUM, mark_c0);
+          again_3of16(q, keys, values, weights, stats, o);
         }
       }
     }

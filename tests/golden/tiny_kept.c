@@ -15,6 +15,9 @@
  *             error at most 0.03 for scores up to 16
  *   cost      120 flops; 704 bytes packed, 768 bytes of workspace
  *             256 bytes of cache for each batch entry
+ *   bytes     entry     xt 96; context 8; projected 128; task 448
+ *             projected keys 32; values 32
+ *             task      q 64; q_rows 8; weights 192; sums 32; o_sums 32
  *   registers sums and operands of a K step take at most 10 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -473,12 +476,17 @@ static NOINLINE void step_context(const int8_t *v, const float *p, const float *
 static NOINLINE void attend_1of8(const float *xt, const float *packed, const int8_t *keys,
     const int8_t *values, float *scratch, const float *k_scales, const float *v_scales, float *y,
     ptrdiff_t past) {
-  query_2x1of8_k3(packed, xt, packed + 16, scratch);
-  queries_rows_1of8(scratch, scratch + 16);
+  float *const q = scratch; /* [16], Q */
+  float *const q_rows = scratch + 16; /* [2], rows of Q */
+  float *const weights = scratch + 32; /* [48], weights of scores */
+  float *const sums = scratch + 80; /* [8], sums of weights */
+  float *const o_sums = scratch + 96; /* [8], sums of the context */
+  query_2x1of8_k3(packed, xt, packed + 16, q);
+  queries_rows_1of8(q, q_rows);
   const ptrdiff_t stop = (past < 8 ? past : 8) + 1;
-  step_scores(scratch + 16, keys, scratch + 32, 0, stop, k_scales);
-  step_weights(scratch + 32, scratch + 80, 0, stop);
-  step_context(values, scratch + 32, scratch + 80, scratch + 96, y, 0, stop, v_scales);
+  step_scores(q_rows, keys, weights, 0, stop, k_scales);
+  step_weights(weights, sums, 0, stop);
+  step_context(values, weights, sums, o_sums, y, 0, stop, v_scales);
 }
 
 /* A tile of 1 row and 3 columns, 2 K steps. */

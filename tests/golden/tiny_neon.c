@@ -12,6 +12,9 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,280 bytes packed, 2,176 bytes of workspace
+ *   bytes     entry     context 256; projected 512; task 1,408
+ *             projected qkv 240
+ *             task      q 128; weights 160; stats 320; steady 16
  *   registers sums and operands of a K step take at most 23 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -137,6 +140,13 @@ mhagen_status tiny_neon_packed_check(const void *bytes, size_t size) {
 #pragma GCC push_options
 #pragma GCC optimize("no-schedule-insns")
 #endif
+
+/* Rows of the statistics of a group of queries, of 8 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 8 }; /* the sum of the weights */
+enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 24 }; /* 1 over the sum */
+enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
 
 /* A tile of 5 rows and 12 columns, 8 K steps. */
 static NOINLINE void qkv_5x12_k8(const float *a, const float *b, const float *bias, float *c) {
@@ -279,11 +289,11 @@ static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *
     const float32x4_t max_4_0 = vmaxq_f32(max_2_0, max_2_1);
     max_8_0[c] = vmaxq_f32(max_4_0, acc[4][c]);
     const float32x4_t minus_m = vsubq_f32(zero, max_8_0[c]);
-    vst1q_f32(stats + 4 * c, minus_m);
+    vst1q_f32(stats + MINUS_MAX + 4 * c, minus_m);
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t sum_4_0 = weigh_5x4(p, acc, c, max_8_0);
-    vst1q_f32(stats + 4 * c + 8, sum_4_0);
+    vst1q_f32(stats + SUM + 4 * c, sum_4_0);
   }
 }
 
@@ -302,15 +312,15 @@ static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, flo
     }
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t inverse = vld1q_f32(stats + 4 * c + 24);
-    float32x4_t test = vld1q_f32(stats + 4 * c + 16);
+    const float32x4_t inverse = vld1q_f32(stats + INVERSE + 4 * c);
+    float32x4_t test = vld1q_f32(stats + TEST + 4 * c);
     const float32x4_t zero = vdupq_n_f32(0.0f);
     UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const float32x4_t o_r_c = vmulq_f32(acc[r][c], inverse);
       vst1q_f32(o + 4 * c + 8 * r, o_r_c);
       test = vfmaq_f32(test, o_r_c, zero);
     }
-    vst1q_f32(stats + 4 * c + 16, test);
+    vst1q_f32(stats + TEST + 4 * c, test);
   }
 }
 
@@ -330,11 +340,11 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t zero = vdupq_n_f32(0.0f);
-    const float32x4_t negmax = vld1q_f32(stats + 4 * c);
+    const float32x4_t negmax = vld1q_f32(stats + MINUS_MAX + 4 * c);
     const float32x4_t m = vsubq_f32(zero, negmax);
     const float32x4_t max_2_0 = vmaxq_f32(m, acc_r0[c]);
     const float32x4_t minus_m = vsubq_f32(zero, max_2_0);
-    vst1q_f32(stats + 4 * c, minus_m);
+    vst1q_f32(stats + MINUS_MAX + 4 * c, minus_m);
   }
 }
 
@@ -357,14 +367,14 @@ static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *
     q += 8;
   }
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats);
+  const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
   m[0] = vsubq_f32(zero_c0, negmax_c0);
   const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
+  const float32x4_t negmax_c1 = vld1q_f32(stats + MINUS_MAX + 4);
   m[1] = vsubq_f32(zero_c1, negmax_c1);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t sum_4_0 = weigh_5x4(p, acc, c, m);
-    vst1q_f32(stats + 4 * c + 8, sum_4_0);
+    vst1q_f32(stats + SUM + 4 * c, sum_4_0);
   }
 }
 
@@ -373,33 +383,33 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c0 = vld1q_f32(stats);
-    vst1q_f32(stats + 40, kept_c0);
-    vst1q_f32(stats, none_c0);
+    const float32x4_t kept_c0 = vld1q_f32(stats + MINUS_MAX);
+    vst1q_f32(stats + KEPT_MAX, kept_c0);
+    vst1q_f32(stats + MINUS_MAX, none_c0);
     const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c1 = vld1q_f32(stats + 4);
-    vst1q_f32(stats + 44, kept_c1);
-    vst1q_f32(stats + 4, none_c1);
+    const float32x4_t kept_c1 = vld1q_f32(stats + MINUS_MAX + 4);
+    vst1q_f32(stats + KEPT_MAX + 4, kept_c1);
+    vst1q_f32(stats + MINUS_MAX + 4, none_c1);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 12 * key, q, stats);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t most = vdupq_n_f32(1.329228e+36f);
-    const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
+    const float32x4_t sum = vld1q_f32(stats + SUM + 4 * c);
     const uint32x4_t good = vcltq_f32(sum, most);
-    const float32x4_t kept = vld1q_f32(stats + 4 * c + 40);
-    const float32x4_t negmax = vld1q_f32(stats + 4 * c);
+    const float32x4_t kept = vld1q_f32(stats + KEPT_MAX + 4 * c);
+    const float32x4_t negmax = vld1q_f32(stats + MINUS_MAX + 4 * c);
     const float32x4_t m = vbslq_f32(good, kept, negmax);
-    vst1q_f32(stats + 4 * c, m);
-    vst1q_f32(stats + 4 * c + 40, m);
+    vst1q_f32(stats + MINUS_MAX + 4 * c, m);
+    vst1q_f32(stats + KEPT_MAX + 4 * c, m);
   }
   scores_again_5x5of8(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
+    const float32x4_t sum = vld1q_f32(stats + SUM + 4 * c);
     const float32x4_t one = vdupq_n_f32(1.0f);
     const float32x4_t inverse = vdivq_f32(one, sum);
-    vst1q_f32(stats + 4 * c + 24, inverse);
+    vst1q_f32(stats + INVERSE + 4 * c, inverse);
     const float32x4_t test_zero = vdupq_n_f32(0.0f);
-    vst1q_f32(stats + 4 * c + 16, test_zero);
+    vst1q_f32(stats + TEST + 4 * c, test_zero);
   }
   context_4x5of8_k5_final(v, p, stats, o);
 }
@@ -407,24 +417,27 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
 /* Attention of 5 queries, 1 head. */
 static NOINLINE void attend_5of8(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_5of8(queries, scratch);
-  scores_first_5x5of8(keys, scratch, scratch + 80, scratch + 32);
+  float *const q = scratch; /* [32], Q */
+  float *const weights = scratch + 32; /* [40], weights of scores */
+  float *const stats = scratch + 80; /* [80], statistics */
+  queries_lanes_5of8(queries, q);
+  scores_first_5x5of8(keys, q, stats, weights);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t sum = vld1q_f32(scratch + 4 * c + 88);
+    const float32x4_t sum = vld1q_f32(stats + SUM + 4 * c);
     const float32x4_t one = vdupq_n_f32(1.0f);
     const float32x4_t inverse = vdivq_f32(one, sum);
-    vst1q_f32(scratch + 4 * c + 104, inverse);
+    vst1q_f32(stats + INVERSE + 4 * c, inverse);
     const float32x4_t test_zero = vdupq_n_f32(0.0f);
-    vst1q_f32(scratch + 4 * c + 96, test_zero);
+    vst1q_f32(stats + TEST + 4 * c, test_zero);
   }
-  context_4x5of8_k5_final(values, scratch + 32, scratch + 80, o);
+  context_4x5of8_k5_final(values, weights, stats, o);
   {
     float32x4_t both1[2];
     uint32x4_t below1[2];
     int good1[2];
     UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-      const float32x4_t sum1 = vld1q_f32(scratch + 4 * c + 88);
-      const float32x4_t test1 = vld1q_f32(scratch + 4 * c + 96);
+      const float32x4_t sum1 = vld1q_f32(stats + SUM + 4 * c);
+      const float32x4_t test1 = vld1q_f32(stats + TEST + 4 * c);
       both1[c] = vaddq_f32(sum1, test1);
       const float32x4_t most1 = vdupq_n_f32(1.329228e+36f);
       below1[c] = vcltq_f32(both1[c], most1);
@@ -433,11 +446,11 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
     if (!(good1[0] & good1[1])) {
       const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
       const float32x4_t mark_c0 = vbslq_f32(below1[0], both1[0], none_c0);
-      vst1q_f32(scratch + 88, mark_c0);
+      vst1q_f32(stats + SUM, mark_c0);
       const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
       const float32x4_t mark_c1 = vbslq_f32(below1[1], both1[1], none_c1);
-      vst1q_f32(scratch + 92, mark_c1);
-      again_5of8(scratch, keys, values, scratch + 32, scratch + 80, o);
+      vst1q_f32(stats + SUM + 4, mark_c1);
+      again_5of8(q, keys, values, weights, stats, o);
     }
   }
 }

@@ -14,6 +14,10 @@
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
  *   cost      1,104 flops; 896 bytes packed, 2,752 bytes of workspace
+ *   bytes     entry     xt 192; context 256; pairs_q 96; pairs_k 160; pairs_v 160;
+ *                       projected 384; task 1,408
+ *             projected keys 160; values 192
+ *             task      q 256; weights 192; stats 640; steady 64; head_context 256
  *   registers sums and operands of a K step take at most 7 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -157,6 +161,16 @@ static inline __m512 root16(__m512 a) {
 
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
+
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { LAST_KEY = 64 }; /* the last key that is seen */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { START = 96 }; /* what is added to a scaled score */
+enum { BEGIN = 144 }; /* what scores start at */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -335,7 +349,7 @@ static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_
     const __m256 a = _mm256_set1_ps(k[8 * r]);
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
@@ -356,7 +370,7 @@ static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_8_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
   const __m256 floor_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
@@ -364,7 +378,7 @@ static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 from_c0 = _mm256_fmadd_ps(whole_top_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
   const __m256 start_c0 = _mm256_mask_blend_ps(small_top_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + 96, start_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
   const __m256 x_low_r0_c0 = _mm256_fmadd_ps(s_c0[0], scale_c0, start_c0);
   const __m256 x_high_r0_c0 = _mm256_fmadd_ps(s_c0[1], scale_c0, start_c0);
   const __m256 seen_low_r0_c0 = _mm256_max_ps(floor_c0, x_low_r0_c0);
@@ -397,7 +411,7 @@ static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_
       (__m256bh)ones_r2_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
@@ -412,8 +426,8 @@ static NOINLINE void context_4x3of16_k5_final(const bf16_pair *v, const bf16_pai
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
     }
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_c0[0], inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
@@ -427,7 +441,7 @@ static NOINLINE void context_4x3of16_k5_final(const bf16_pair *v, const bf16_pai
   const __m256 pair_r1_c0 = pair_8(o_r2_c0, o_r3_c0);
   _mm256_storeu_ps(context + 16, pair_r1_c0);
   test_c0 = _mm256_fmadd_ps(o_r3_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -437,13 +451,13 @@ static NOINLINE void scores_maximum_masked_1x3of16(const bf16_pair *k, const bf1
   const __m256 b_c0 = _mm256_loadu_ps(q);
   const __m256 a_r0 = _mm256_set1_ps(k[0]);
   acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
   const __m256 none_top_c0 = _mm256_setzero_ps();
@@ -455,7 +469,7 @@ static NOINLINE void scores_maximum_masked_1x3of16(const bf16_pair *k, const bf1
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -468,7 +482,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
     const __m256 a = _mm256_set1_ps(k[8 * r]);
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
   }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
@@ -476,7 +490,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
   const __m256 floor_c0 = _mm256_set1_ps(-256000.0f);
@@ -486,12 +500,12 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
   const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + 144);
+  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + BEGIN);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
   const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + 96, start_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
   const __m256 near_low_r0_c0 = _mm256_fmadd_ps(s_c0[0], scale_c0, start_c0);
   const __m256 near_high_r0_c0 = _mm256_fmadd_ps(s_c0[1], scale_c0, start_c0);
   const __m256 less_low_r0_c0 = _mm256_sub_ps(s_c0[0], m_c0);
@@ -539,7 +553,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
       (__m256bh)ones_r2_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -551,7 +565,7 @@ static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const b
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
     UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
       const __m256 a = _mm256_set1_ps(v[r]);
-      const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+      const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
       const __m256 key_c0_key0 = _mm256_set1_ps((float)(key + 2 * step));
       const __mmask8 hide_c0_key0 = _mm256_cmp_ps_mask(last_c0, key_c0_key0, _CMP_LT_OQ);
       const __m256 seen_c0_key0 = _mm256_mask_and_ps(a, hide_c0_key0, a,
@@ -565,8 +579,8 @@ static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const b
     v += 16;
     p += 16;
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_c0[0], inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
@@ -574,7 +588,7 @@ static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const b
   const __m256 pair_r0_c0 = pair_8(o_r0_c0, o_r1_c0);
   _mm256_storeu_ps(context, pair_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -582,35 +596,35 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_masked_1x3of16(k + 8 * key, q, stats, key);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, empty_c0);
+    _mm256_storeu_ps(stats + SUM, empty_c0);
     const __m256 begin_c0 = _mm256_set1_ps(32488.5f);
-    _mm256_storeu_ps(stats + 144, begin_c0);
+    _mm256_storeu_ps(stats + BEGIN, begin_c0);
   }
   scores_again_masked_5x3of16(k, q, stats, p, 0);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   for (ptrdiff_t tile = 0; tile < 2; ++tile) {
     context_2x3of16_k5_final_masked(v + 2 * tile, p, stats, context + 16 * tile, 0);
@@ -620,40 +634,42 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
 /* Attention of 3 queries, 2 heads. */
 static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
     const bf16_pair *values, float *scratch, bf16_pair *o) {
-  query_4x3of16_k3(packed, xt, packed + 16, scratch);
+  float *const q = scratch; /* [64], Q */
+  float *const weights = scratch + 64; /* [48], weights of scores */
+  float *const stats = scratch + 112; /* [160], statistics */
+  query_4x3of16_k3(packed, xt, packed + 16, q);
   {
     const __m256 last_of0_c0 = _mm256_set1_ps((float)(0));
     const __m256 last_lane0_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
     const __m256 last_lanes0_c0 = _mm256_add_ps(last_lane0_c0, last_of0_c0);
     const __m256 last_key1_c0 = _mm256_set1_ps((float)(4));
     const __m256 last2_c0 = _mm256_min_ps(last_key1_c0, last_lanes0_c0);
-    _mm256_storeu_ps(scratch + 176, last2_c0);
+    _mm256_storeu_ps(stats + LAST_KEY, last2_c0);
   }
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    scaled_queries_2x3of16(scratch + 32 * head);
-    scores_first_masked_5x3of16(keys + head, scratch + 32 * head, scratch + 112, scratch + 64, 0);
+    scaled_queries_2x3of16(q + 32 * head);
+    scores_first_masked_5x3of16(keys + head, q + 32 * head, stats, weights, 0);
     {
-      const __m256 sum_c0 = _mm256_loadu_ps(scratch + 128);
+      const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-      _mm256_storeu_ps(scratch + 160, inverse_c0);
+      _mm256_storeu_ps(stats + INVERSE, inverse_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(scratch + 144, test_zero_c0);
+      _mm256_storeu_ps(stats + TEST, test_zero_c0);
     }
-    context_4x3of16_k5_final(values + 4 * head, scratch + 64, scratch + 112, o + 32 * head);
+    context_4x3of16_k5_final(values + 4 * head, weights, stats, o + 32 * head);
     {
-      const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 128);
-      const __m256 test1_c0 = _mm256_loadu_ps(scratch + 144);
+      const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+      const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
       const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
-        again_3of16(scratch + 32 * head, keys + head, values + 4 * head, scratch + 64,
-            scratch + 112, o + 32 * head);
+        again_3of16(q + 32 * head, keys + head, values + 4 * head, weights, stats, o + 32 * head);
         {
-          const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 128);
-          const __m256 test2_c0 = _mm256_loadu_ps(scratch + 144);
+          const __m256 sum2_c0 = _mm256_loadu_ps(stats + SUM);
+          const __m256 test2_c0 = _mm256_loadu_ps(stats + TEST);
           const __m256 both2_c0 = _mm256_add_ps(sum2_c0, test2_c0);
           const __m256 most2_c0 = _mm256_set1_ps(1.329228e+36f);
           const __mmask8 below2_c0 = _mm256_cmp_ps_mask(both2_c0, most2_c0, _CMP_LT_OQ);
@@ -661,9 +677,9 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
           if (!good2_c0) {
             const __m256 none_c0 = _mm256_set1_ps(INFINITY);
             const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
-            _mm256_storeu_ps(scratch + 128, mark_c0);
-            again_3of16(scratch + 32 * head, keys + head, values + 4 * head, scratch + 64,
-                scratch + 112, o + 32 * head);
+            _mm256_storeu_ps(stats + SUM, mark_c0);
+            again_3of16(q + 32 * head, keys + head, values + 4 * head, weights, stats,
+                o + 32 * head);
           }
         }
       }

@@ -14,6 +14,9 @@
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
  *   cost      168 flops; 960 bytes packed, 1,856 bytes of workspace
+ *   bytes     entry     xt 128; context 64; pairs_q 64; projected 384; task 1,216
+ *             projected keys 192; values 192
+ *             task      q 256; weights 128; stats 640; steady 64; head_context 128
  *   registers sums and operands of a K step take at most 6 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -162,6 +165,15 @@ static inline __m512 root16(__m512 a) {
 
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
+
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { START = 96 }; /* what is added to a scaled score */
+enum { BEGIN = 144 }; /* what scores start at */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m512 pair_16(__m512 a, __m512 b) {
@@ -364,14 +376,14 @@ static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_4_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(whole_top_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
   const __m256 start_c0 = _mm256_mask_blend_ps(small_top_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + 96, start_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
   const __m256 x_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
   const __m256 x_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
   const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
@@ -389,7 +401,7 @@ static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
       (__m256bh)ones_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -404,8 +416,8 @@ static NOINLINE void context_2x2of16_k3_final(const bf16_pair *v, const bf16_pai
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
     acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
@@ -413,7 +425,7 @@ static NOINLINE void context_2x2of16_k3_final(const bf16_pair *v, const bf16_pai
   const __m256 pair_r0_c0 = pair_8(o_r0_c0, o_r1_c0);
   _mm256_storeu_ps(context, pair_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -427,7 +439,7 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 none_top_c0 = _mm256_setzero_ps();
@@ -439,7 +451,7 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -457,7 +469,7 @@ static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
   const __m256 none_c0 = _mm256_setzero_ps();
@@ -466,12 +478,12 @@ static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
   const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + 144);
+  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + BEGIN);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
   const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + 96, start_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
   const __m256 near_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
   const __m256 near_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
   const __m256 less_low_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
@@ -498,7 +510,7 @@ static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
       (__m256bh)ones_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -506,35 +518,35 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, empty_c0);
+    _mm256_storeu_ps(stats + SUM, empty_c0);
     const __m256 begin_c0 = _mm256_set1_ps(32488.5f);
-    _mm256_storeu_ps(stats + 144, begin_c0);
+    _mm256_storeu_ps(stats + BEGIN, begin_c0);
   }
   scores_again_3x2of16(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_2x2of16_k3_final(v, p, stats, context);
 }
@@ -543,22 +555,25 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
 static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
     const bf16_pair *values, float *scratch, bf16_pair *o, const float *cosines,
     const float *sines) {
-  query_4x2of16_k2(packed, xt, packed + 16, scratch);
-  turn_queries_2of16(scratch, cosines, sines);
-  scaled_queries_4x2of16(scratch);
-  scores_first_3x2of16(keys, scratch, scratch + 96, scratch + 64);
+  float *const q = scratch; /* [64], Q */
+  float *const weights = scratch + 64; /* [32], weights of scores */
+  float *const stats = scratch + 96; /* [160], statistics */
+  query_4x2of16_k2(packed, xt, packed + 16, q);
+  turn_queries_2of16(q, cosines, sines);
+  scaled_queries_4x2of16(q);
+  scores_first_3x2of16(keys, q, stats, weights);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 112);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 144, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 128, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_2x2of16_k3_final(values, scratch + 64, scratch + 96, o);
+  context_2x2of16_k3_final(values, weights, stats, o);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 112);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 128);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -566,8 +581,8 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
-      _mm256_storeu_ps(scratch + 112, mark_c0);
-      again_2of16(scratch, keys, values, scratch + 64, scratch + 96, o);
+      _mm256_storeu_ps(stats + SUM, mark_c0);
+      again_2of16(q, keys, values, weights, stats, o);
     }
   }
 }

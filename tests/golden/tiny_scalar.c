@@ -11,6 +11,9 @@
  *                       scores 2x2 k3 | context 1 of 3x2 k2
  *             output    tiles 2x3, k3
  *   cost      128 flops; 320 bytes packed, 448 bytes of workspace
+ *   bytes     entry     context 24; projected 64; task 320
+ *             projected queries 24
+ *             task      q 24; weights 16; stats 80; steady 4
  *   registers sums and operands of a K step take at most 10 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -150,6 +153,13 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
+/* Rows of the statistics of a group of queries, of 2 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 2 }; /* the sum of the weights */
+enum { TEST = 4 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 6 }; /* 1 over the sum */
+enum { KEPT_MAX = 10 }; /* MINUS_MAX at the begin of an attempt */
+
 /* A tile of 2 rows and 3 columns, 3 K steps. */
 static NOINLINE void queries_2x3_k3(const float *a, const float *b, const float *bias, float *c) {
   float acc_r0[3], acc_r1[3];
@@ -230,11 +240,11 @@ static NOINLINE void scores_first_2x2(const float *k, const float *q, float *sta
   const float zero_c0 = 0.0f;
   max_2_0[0] = acc_r0[0] > acc_r1[0] ? acc_r0[0] : acc_r1[0];
   const float minus_m_c0 = zero_c0 - max_2_0[0];
-  stats[0] = minus_m_c0;
+  stats[MINUS_MAX] = minus_m_c0;
   const float zero_c1 = 0.0f;
   max_2_0[1] = acc_r0[1] > acc_r1[1] ? acc_r0[1] : acc_r1[1];
   const float minus_m_c1 = zero_c1 - max_2_0[1];
-  stats[1] = minus_m_c1;
+  stats[MINUS_MAX + 1] = minus_m_c1;
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float x_r0 = acc_r0[c] - max_2_0[c];
     const float sum_r0 = exp2_1(x_r0);
@@ -243,7 +253,7 @@ static NOINLINE void scores_first_2x2(const float *k, const float *q, float *sta
     const float sum_r1 = exp2_1(x_r1);
     p[c + 2] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
-    stats[c + 2] = sum_2_0;
+    stats[SUM + c] = sum_2_0;
   }
 }
 
@@ -261,15 +271,15 @@ static NOINLINE void context_3x2_k2_final(const float *v, const float *p, float 
     }
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float inverse = stats[c + 6];
-    float test = stats[c + 4];
+    const float inverse = stats[INVERSE + c];
+    float test = stats[TEST + c];
     const float zero = 0.0f;
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const float o_r_c = acc[r][c] * inverse;
       o[c + 2 * r] = o_r_c;
       test = o_r_c * zero + test;
     }
-    stats[c + 4] = test;
+    stats[TEST + c] = test;
   }
 }
 
@@ -289,11 +299,11 @@ static NOINLINE void scores_maximum_1x2(const float *k, const float *q, float *s
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float zero = 0.0f;
-    const float negmax = stats[c];
+    const float negmax = stats[MINUS_MAX + c];
     const float m = zero - negmax;
     const float max_2_0 = m > acc_r0[c] ? m : acc_r0[c];
     const float minus_m = zero - max_2_0;
-    stats[c] = minus_m;
+    stats[MINUS_MAX + c] = minus_m;
   }
 }
 
@@ -317,10 +327,10 @@ static NOINLINE void scores_again_2x2(const float *k, const float *q, float *sta
     q += 2;
   }
   const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[0];
+  const float negmax_c0 = stats[MINUS_MAX];
   m[0] = zero_c0 - negmax_c0;
   const float zero_c1 = 0.0f;
-  const float negmax_c1 = stats[1];
+  const float negmax_c1 = stats[MINUS_MAX + 1];
   m[1] = zero_c1 - negmax_c1;
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float x_r0 = acc_r0[c] - m[c];
@@ -330,7 +340,7 @@ static NOINLINE void scores_again_2x2(const float *k, const float *q, float *sta
     const float sum_r1 = exp2_1(x_r1);
     p[c + 2] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
-    stats[c + 2] = sum_2_0;
+    stats[SUM + c] = sum_2_0;
   }
 }
 
@@ -339,33 +349,33 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
-    const float kept_c0 = stats[0];
-    stats[10] = kept_c0;
-    stats[0] = none_c0;
+    const float kept_c0 = stats[MINUS_MAX];
+    stats[KEPT_MAX] = kept_c0;
+    stats[MINUS_MAX] = none_c0;
     const float none_c1 = INFINITY;
-    const float kept_c1 = stats[1];
-    stats[11] = kept_c1;
-    stats[1] = none_c1;
+    const float kept_c1 = stats[MINUS_MAX + 1];
+    stats[KEPT_MAX + 1] = kept_c1;
+    stats[MINUS_MAX + 1] = none_c1;
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float most = 1.329228e+36f;
-    const float sum = stats[c + 2];
+    const float sum = stats[SUM + c];
     const int good = sum < most;
-    const float kept = stats[c + 10];
-    const float negmax = stats[c];
+    const float kept = stats[KEPT_MAX + c];
+    const float negmax = stats[MINUS_MAX + c];
     const float m = good ? kept : negmax;
-    stats[c] = m;
-    stats[c + 10] = m;
+    stats[MINUS_MAX + c] = m;
+    stats[KEPT_MAX + c] = m;
   }
   scores_again_2x2(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float sum = stats[c + 2];
+    const float sum = stats[SUM + c];
     const float one = 1.0f;
     const float inverse = one / sum;
-    stats[c + 6] = inverse;
+    stats[INVERSE + c] = inverse;
     const float test_zero = 0.0f;
-    stats[c + 4] = test_zero;
+    stats[TEST + c] = test_zero;
   }
   context_3x2_k2_final(v, p, stats, o);
 }
@@ -373,24 +383,27 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
 /* Attention of 2 queries, 1 head. */
 static NOINLINE void attend_2(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_2(queries, scratch);
-  scores_first_2x2(keys, scratch, scratch + 32, scratch + 16);
+  float *const q = scratch; /* [6], Q */
+  float *const weights = scratch + 16; /* [4], weights of scores */
+  float *const stats = scratch + 32; /* [20], statistics */
+  queries_lanes_2(queries, q);
+  scores_first_2x2(keys, q, stats, weights);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float sum = scratch[c + 34];
+    const float sum = stats[SUM + c];
     const float one = 1.0f;
     const float inverse = one / sum;
-    scratch[c + 38] = inverse;
+    stats[INVERSE + c] = inverse;
     const float test_zero = 0.0f;
-    scratch[c + 36] = test_zero;
+    stats[TEST + c] = test_zero;
   }
-  context_3x2_k2_final(values, scratch + 16, scratch + 32, o);
+  context_3x2_k2_final(values, weights, stats, o);
   {
     float both1[2];
     int below1[2];
     int good1[2];
     UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-      const float sum1 = scratch[c + 34];
-      const float test1 = scratch[c + 36];
+      const float sum1 = stats[SUM + c];
+      const float test1 = stats[TEST + c];
       both1[c] = sum1 + test1;
       const float most1 = 1.329228e+36f;
       below1[c] = both1[c] < most1;
@@ -399,11 +412,11 @@ static NOINLINE void attend_2(const float *keys, const float *values, float *scr
     if (!(good1[0] & good1[1])) {
       const float none_c0 = INFINITY;
       const float mark_c0 = below1[0] ? both1[0] : none_c0;
-      scratch[34] = mark_c0;
+      stats[SUM] = mark_c0;
       const float none_c1 = INFINITY;
       const float mark_c1 = below1[1] ? both1[1] : none_c1;
-      scratch[35] = mark_c1;
-      again_2(scratch, keys, values, scratch + 16, scratch + 32, o);
+      stats[SUM + 1] = mark_c1;
+      again_2(q, keys, values, weights, stats, o);
     }
   }
 }

@@ -13,6 +13,9 @@
  *             output    tiles 1x8, k8
  *   cost      672 flops; 1,344 bytes packed, 640 bytes of workspace
  *             1,152 bytes of cache for each batch entry
+ *   bytes     entry     context 32; projected 64; task 512
+ *             projected queries 32
+ *             task      weights 384; sums 64; o_sums 64
  *   registers sums and operands of a K step take at most 10 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -353,12 +356,15 @@ static NOINLINE void step_context(const float *v, const float *p, const float *s
 /* Attention of 1 query, 2 heads. */
 static NOINLINE void attend_1of8(const float *keys, const float *values, float *scratch,
     const float *queries, float *y, ptrdiff_t past) {
+  float *const weights = scratch; /* [96], weights of scores */
+  float *const sums = scratch + 96; /* [16], sums of weights */
+  float *const o_sums = scratch + 112; /* [16], sums of the context */
   const ptrdiff_t stop = (past < 8 ? past : 8) + 1;
-  step_scores(queries, keys, scratch, 0, stop);
+  step_scores(queries, keys, weights, 0, stop);
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    step_weights(scratch + 48 * head, scratch + 8 * head + 96, 0, stop);
+    step_weights(weights + 48 * head, sums + 8 * head, 0, stop);
   }
-  step_context(values, scratch, scratch + 96, scratch + 112, y, 0, stop);
+  step_context(values, weights, sums, o_sums, y, 0, stop);
 }
 
 /* 8 columns of Y for 1 query, from the context of all heads. */

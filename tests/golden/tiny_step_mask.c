@@ -13,6 +13,9 @@
  *             output    tiles 1x8, k8
  *   cost      672 flops; 1,344 bytes packed, 2,880 bytes of workspace
  *             1,152 bytes of cache for each batch entry
+ *   bytes     entry     context 32; projected 64; task 2,752
+ *             projected queries 32
+ *             task      weights 384; sums 64; o_sums 64; test 32; seen_values 2,080; biases 64
  *   registers sums and operands of a K step take at most 10 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -515,25 +518,29 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
 /* Attention of 1 query, 2 heads. */
 static NOINLINE void attend_1of8(const float *keys, const float *values, float *scratch,
     const float *queries, float *y, float *probs, ptrdiff_t past, const unsigned char *mask) {
-  mask_row_1of8(mask, scratch + 672,
+  float *const weights = scratch; /* [96], weights of scores */
+  float *const sums = scratch + 96; /* [16], sums of weights */
+  float *const o_sums = scratch + 112; /* [16], sums of the context */
+  float *const test = scratch + 128; /* [8], whether a context is finite */
+  float *const seen_values = scratch + 144; /* [520], values that are not hidden */
+  float *const biases = scratch + 672; /* [16], biases of a mask */
+  mask_row_1of8(mask, biases,
       (8 * (((past < 8 ? past : 8) + 8) / 8) < 9 ? 8 * (((past < 8 ? past : 8) + 8) / 8) : 9));
   const ptrdiff_t stop = (past < 8 ? past : 8) + 1;
-  step_scores(queries, keys, scratch, 0, stop, scratch + 672);
+  step_scores(queries, keys, weights, 0, stop, biases);
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    step_weights(scratch + 48 * head, scratch + 8 * head + 96, 0, stop, scratch + 128,
-        scratch + 672);
+    step_weights(weights + 48 * head, sums + 8 * head, 0, stop, test, biases);
   }
-  step_context(values, scratch, scratch + 96, scratch + 112, y, 0, stop, scratch + 128);
-  const __m256 tested = _mm256_loadu_ps(scratch + 128);
+  step_context(values, weights, sums, o_sums, y, 0, stop, test);
+  const __m256 tested = _mm256_loadu_ps(test);
   const __m256 one = _mm256_set1_ps(1.0f);
   const __m256 finite = _mm256_cmp_ps(tested, one, _CMP_LT_OQ);
   const int good = _mm256_movemask_ps(finite) == 0xFF;
   if (!good) {
-    step_context_seen(values, scratch, scratch + 96, scratch + 112, y, 0, stop, scratch + 144,
-        scratch + 672);
+    step_context_seen(values, weights, sums, o_sums, y, 0, stop, seen_values, biases);
   }
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    step_probs(scratch + 48 * head, scratch + 8 * head + 96, probs + 9 * head, 0, stop);
+    step_probs(weights + 48 * head, sums + 8 * head, probs + 9 * head, 0, stop);
   }
 }
 

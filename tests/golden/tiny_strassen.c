@@ -11,6 +11,10 @@
  *                       scores 2x4 k2 | context 1 of 2x4 k4
  *             output    tiles 4x2, k2
  *   cost      768 flops; 1,024 bytes packed, 1,024 bytes of workspace
+ *   bytes     entry     context 32; sums_q 160; projected 384; task 384
+ *             projected keys 32; keys_parts 56; values 32; values_parts 56; queries 32;
+ *                       queries_parts 56
+ *             task      q 32; weights 64; stats 160; steady 4
  *   registers sums and operands of a K step take at most 13 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -218,6 +222,17 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
+/* Rows of the statistics of a group of queries, of 4 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 4 }; /* the sum of the weights */
+enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 12 }; /* 1 over the sum */
+enum { KEPT_MAX = 20 }; /* MINUS_MAX at the begin of an attempt */
+enum { LATE_MAX = 24 }; /* the part of MINUS_MAX that is added to scores */
+enum { LATER_MAX = 28 }; /* LATE_MAX of all tiles but the first */
+enum { LIFT = 32 }; /* how far the maximum rises */
+enum { BEGIN = 36 }; /* what scores start at */
+
 /* Sums of X's quadrants, 2 rows of each: S1 S2 above S3 S4. */
 static NOINLINE void sums_2_of_4x10(const float *x, float *s) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
@@ -352,7 +367,7 @@ static NOINLINE void scores_first_2x4(const float *k, const float *q, float *sta
     const float zero = 0.0f;
     max_2_0[c] = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
     const float minus_m = zero - max_2_0[c];
-    stats[c] = minus_m;
+    stats[MINUS_MAX + c] = minus_m;
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float x_r0 = acc_r0[c] - max_2_0[c];
@@ -362,15 +377,15 @@ static NOINLINE void scores_first_2x4(const float *k, const float *q, float *sta
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
-    stats[c + 4] = sum_2_0;
+    stats[SUM + c] = sum_2_0;
   }
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
 static NOINLINE void scores_2x4(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[4], acc_r1[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[MINUS_MAX + c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[MINUS_MAX + c];
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float b[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
@@ -385,9 +400,9 @@ static NOINLINE void scores_2x4(const float *k, const float *q, float *stats, fl
     const float sum_r1 = exp2_1(acc_r1[c]);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
-    const float old_sum = stats[c + 4];
+    const float old_sum = stats[SUM + c];
     const float total = old_sum + sum_2_0;
-    stats[c + 4] = total;
+    stats[SUM + c] = total;
   }
 }
 
@@ -405,8 +420,8 @@ static NOINLINE void context_2x4_k4_final(const float *v, const float *p, float 
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float inverse = stats[c + 12];
-    float test = stats[c + 8];
+    const float inverse = stats[INVERSE + c];
+    float test = stats[TEST + c];
     const float zero = 0.0f;
     const float o_r0 = acc_r0[c] * inverse;
     o[c] = o_r0;
@@ -414,7 +429,7 @@ static NOINLINE void context_2x4_k4_final(const float *v, const float *p, float 
     const float o_r1 = acc_r1[c] * inverse;
     o[c + 4] = o_r1;
     test = o_r1 * zero + test;
-    stats[c + 8] = test;
+    stats[TEST + c] = test;
   }
 }
 
@@ -432,11 +447,11 @@ static NOINLINE void scores_maximum_1x4(const float *k, const float *q, float *s
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float zero = 0.0f;
-    const float negmax = stats[c];
+    const float negmax = stats[MINUS_MAX + c];
     const float m = zero - negmax;
     const float max_2_0 = m > acc_r0[c] ? m : acc_r0[c];
     const float minus_m = zero - max_2_0;
-    stats[c] = minus_m;
+    stats[MINUS_MAX + c] = minus_m;
   }
 }
 
@@ -458,7 +473,7 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
     ptrdiff_t o_rows) {
   float first[4], second[4], least_p[4], least_o[4];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float lift = stats[c + 32];
+    const float lift = stats[LIFT + c];
     const float none = 0.0f;
     const float part = 0.5f;
     const float share = lift * part;
@@ -476,15 +491,15 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
     const float least_o_range = 125.0f;
     const float log_least_o = most - least_o_range;
     least_o[c] = exp2_1(log_least_o);
-    const float sum = stats[c + 4];
+    const float sum = stats[SUM + c];
     const float scaled2_sum = shrink_1(sum, least_p, c, first, second);
-    stats[c + 4] = scaled2_sum;
-    const float negmax = stats[c];
+    stats[SUM + c] = scaled2_sum;
+    const float negmax = stats[MINUS_MAX + c];
     const float minus_m = negmax - lift;
-    stats[c] = minus_m;
-    const float begin = stats[c + 36];
+    stats[MINUS_MAX + c] = minus_m;
+    const float begin = stats[BEGIN + c];
     const float next_begin = begin - lift;
-    stats[c + 36] = next_begin;
+    stats[BEGIN + c] = next_begin;
   }
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -508,8 +523,8 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
   float acc_r0[4], acc_r1[4], late[4], lift[4];
   int low[4];
   float fall[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c + 36];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c + 36];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[BEGIN + c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[BEGIN + c];
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
@@ -522,7 +537,7 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float top_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
-    late[c] = stats[c + 24];
+    late[c] = stats[LATE_MAX + c];
     const float above = top_2_0 + late[c];
     const float far = 100.5f;
     const int below = above < far;
@@ -532,7 +547,7 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
     low[c] = below;
   }
   if (!(low[0] & low[1] & low[2] & low[3])) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) stats[c + 32] = lift[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) stats[LIFT + c] = lift[c];
     rescale_4(p_first, o, stats, p_rows, o_rows);
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) fall[c] = lift[c] - late[c];
@@ -544,9 +559,9 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
-    const float old_sum = stats[c + 4];
+    const float old_sum = stats[SUM + c];
     const float total = old_sum + sum_2_0;
-    stats[c + 4] = total;
+    stats[SUM + c] = total;
   }
 }
 
@@ -555,35 +570,35 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
     float *o) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float none = INFINITY;
-    const float kept = stats[c];
-    stats[c + 20] = kept;
-    stats[c] = none;
+    const float kept = stats[MINUS_MAX + c];
+    stats[KEPT_MAX + c] = kept;
+    stats[MINUS_MAX + c] = none;
   }
   for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float most = 1.329228e+36f;
-    const float sum = stats[c + 4];
+    const float sum = stats[SUM + c];
     const int good = sum < most;
-    const float kept = stats[c + 20];
-    const float negmax = stats[c];
+    const float kept = stats[KEPT_MAX + c];
+    const float negmax = stats[MINUS_MAX + c];
     const float m = good ? kept : negmax;
-    stats[c] = m;
-    stats[c + 20] = m;
+    stats[MINUS_MAX + c] = m;
+    stats[KEPT_MAX + c] = m;
     const float later = good ? 0.0f : m;
-    stats[c + 28] = later;
+    stats[LATER_MAX + c] = later;
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float empty = 0.0f;
-    stats[c + 4] = empty;
-    const float first_late = stats[c];
-    stats[c + 24] = first_late;
+    stats[SUM + c] = empty;
+    const float first_late = stats[MINUS_MAX + c];
+    stats[LATE_MAX + c] = first_late;
     const float begin = 8.67361738e-19f;
-    stats[c + 36] = begin;
+    stats[BEGIN + c] = begin;
   }
   scores_steady_2x4(k, q, stats, p, p, o, 0, 0);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float later = stats[c + 28];
-    const float negmax = stats[c];
+    const float later = stats[LATER_MAX + c];
+    const float negmax = stats[MINUS_MAX + c];
     const float early = negmax - later;
     const float least = 8.67361738e-19f;
     const float none = 0.0f;
@@ -591,17 +606,17 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
     const float size = minus > later ? minus : later;
     const int nonzero = none < size;
     const float begin = nonzero ? least : early;
-    stats[c + 24] = later;
-    stats[c + 36] = begin;
+    stats[LATE_MAX + c] = later;
+    stats[BEGIN + c] = begin;
   }
   scores_steady_2x4(k + 4, q, stats, p + 8, p, o, 2, 0);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float sum = stats[c + 4];
+    const float sum = stats[SUM + c];
     const float one = 1.0f;
     const float inverse = one / sum;
-    stats[c + 12] = inverse;
+    stats[INVERSE + c] = inverse;
     const float test_zero = 0.0f;
-    stats[c + 8] = test_zero;
+    stats[TEST + c] = test_zero;
   }
   context_2x4_k4_final(v, p, stats, o);
 }
@@ -609,25 +624,28 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
 /* Attention of 4 queries, 1 head. */
 static NOINLINE void attend_4(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_4(queries, scratch);
-  scores_first_2x4(keys, scratch, scratch + 32, scratch + 16);
-  scores_2x4(keys + 4, scratch, scratch + 32, scratch + 24);
+  float *const q = scratch; /* [8], Q */
+  float *const weights = scratch + 16; /* [16], weights of scores */
+  float *const stats = scratch + 32; /* [40], statistics */
+  queries_lanes_4(queries, q);
+  scores_first_2x4(keys, q, stats, weights);
+  scores_2x4(keys + 4, q, stats, weights + 8);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float sum = scratch[c + 36];
+    const float sum = stats[SUM + c];
     const float one = 1.0f;
     const float inverse = one / sum;
-    scratch[c + 44] = inverse;
+    stats[INVERSE + c] = inverse;
     const float test_zero = 0.0f;
-    scratch[c + 40] = test_zero;
+    stats[TEST + c] = test_zero;
   }
-  context_2x4_k4_final(values, scratch + 16, scratch + 32, o);
+  context_2x4_k4_final(values, weights, stats, o);
   {
     float both1[4];
     int below1[4];
     int good1[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float sum1 = scratch[c + 36];
-      const float test1 = scratch[c + 40];
+      const float sum1 = stats[SUM + c];
+      const float test1 = stats[TEST + c];
       both1[c] = sum1 + test1;
       const float most1 = 1.329228e+36f;
       below1[c] = both1[c] < most1;
@@ -637,9 +655,9 @@ static NOINLINE void attend_4(const float *keys, const float *values, float *scr
       UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
         const float none = INFINITY;
         const float mark = below1[c] ? both1[c] : none;
-        scratch[c + 36] = mark;
+        stats[SUM + c] = mark;
       }
-      again_4(scratch, keys, values, scratch + 16, scratch + 32, o);
+      again_4(q, keys, values, weights, stats, o);
     }
   }
 }

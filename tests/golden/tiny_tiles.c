@@ -14,6 +14,10 @@
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
  *   cost      1,704 flops; 7,680 bytes packed, 5,952 bytes of workspace
+ *   bytes     entry     xt 1,088; context 64; pairs_q 2,304; context_rows 1,152;
+ *                       projected 256; task 1,088
+ *             projected keys 96; values 128
+ *             task      q 128; weights 128; stats 640; steady 64; head_context 128
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -160,6 +164,15 @@ static inline __m512 root16(__m512 a) {
 
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
+
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { START = 96 }; /* what is added to a scaled score */
+enum { BEGIN = 144 }; /* what scores start at */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -459,14 +472,14 @@ static NOINLINE void scores_first_3x3of16(const bf16_pair *k, const bf16_pair *q
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_4_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(whole_top_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
   const __m256 start_c0 = _mm256_mask_blend_ps(small_top_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + 96, start_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
   const __m256 x_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
   const __m256 x_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
   const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
@@ -484,7 +497,7 @@ static NOINLINE void scores_first_3x3of16(const bf16_pair *k, const bf16_pair *q
   const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
       (__m256bh)ones_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -499,8 +512,8 @@ static NOINLINE void context_2x3of16_k3_final(const bf16_pair *v, const bf16_pai
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
     acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
@@ -508,7 +521,7 @@ static NOINLINE void context_2x3of16_k3_final(const bf16_pair *v, const bf16_pai
   const __m256 pair_r0_c0 = pair_8(o_r0_c0, o_r1_c0);
   _mm256_storeu_ps(context, pair_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -518,7 +531,7 @@ static NOINLINE void scores_maximum_1x3of16(const bf16_pair *k, const bf16_pair 
   const __m256 a_r0 = _mm256_set1_ps(k[0]);
   acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 none_top_c0 = _mm256_setzero_ps();
@@ -530,7 +543,7 @@ static NOINLINE void scores_maximum_1x3of16(const bf16_pair *k, const bf16_pair 
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -544,7 +557,7 @@ static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
   const __m256 none_c0 = _mm256_setzero_ps();
@@ -553,12 +566,12 @@ static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q
   const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
   const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + 144);
+  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + BEGIN);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
   const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + 96, start_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
   const __m256 near_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
   const __m256 near_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
   const __m256 less_low_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
@@ -585,7 +598,7 @@ static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q
   const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
       (__m256bh)ones_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -593,35 +606,35 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 8 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, empty_c0);
+    _mm256_storeu_ps(stats + SUM, empty_c0);
     const __m256 begin_c0 = _mm256_set1_ps(32488.5f);
-    _mm256_storeu_ps(stats + 144, begin_c0);
+    _mm256_storeu_ps(stats + BEGIN, begin_c0);
   }
   scores_again_3x3of16(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_2x3of16_k3_final(v, p, stats, context);
 }
@@ -629,21 +642,24 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
 /* Attention of 3 queries, 1 head. */
 static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
     const bf16_pair *values, float *scratch, bf16_pair *o) {
-  query_2x3of16_k17(packed, xt, packed + 48, scratch);
-  scaled_queries_2x3of16(scratch);
-  scores_first_3x3of16(keys, scratch, scratch + 64, scratch + 32);
+  float *const q = scratch; /* [32], Q */
+  float *const weights = scratch + 32; /* [32], weights of scores */
+  float *const stats = scratch + 64; /* [160], statistics */
+  query_2x3of16_k17(packed, xt, packed + 48, q);
+  scaled_queries_2x3of16(q);
+  scores_first_3x3of16(keys, q, stats, weights);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 80);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 112, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 96, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_2x3of16_k3_final(values, scratch + 32, scratch + 64, o);
+  context_2x3of16_k3_final(values, weights, stats, o);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 80);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 96);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -651,8 +667,8 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
-      _mm256_storeu_ps(scratch + 80, mark_c0);
-      again_3of16(scratch, keys, values, scratch + 32, scratch + 64, o);
+      _mm256_storeu_ps(stats + SUM, mark_c0);
+      again_3of16(q, keys, values, weights, stats, o);
     }
   }
 }

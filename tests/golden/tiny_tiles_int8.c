@@ -15,6 +15,10 @@
  *             sums in int32 and float32;
  *             error at most 0.03 for scores up to 16
  *   cost      320 flops; 4,288 bytes packed, 3,840 bytes of workspace
+ *   bytes     entry     context 128; context_words 64; context_scales 64; words_q 1,088;
+ *                       scales_q 8; context_rows 1,088; projected 384; task 960
+ *             projected keys 128; values 128; queries 128
+ *             task      q 128; weights 128; stats 640; steady 64
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -167,6 +171,13 @@ typedef float bf16_pair;
 
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
+
+/* Rows of the statistics of a group of queries, of 16 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 16 }; /* the sum of the weights */
+enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 48 }; /* 1 over the sum */
+enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
 
 /* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
 static inline __m512 larger_size_16(__m512 a, __m512 b) {
@@ -439,7 +450,7 @@ static NOINLINE void scores_first_2x2of16(const float *k, const float *q, float 
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_2_0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
@@ -447,7 +458,7 @@ static NOINLINE void scores_first_2x2of16(const float *k, const float *q, float 
   const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -462,8 +473,8 @@ static NOINLINE void context_2x2of16_k2_final(const float *v, const float *p, fl
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
     acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
@@ -471,7 +482,7 @@ static NOINLINE void context_2x2of16_k2_final(const float *v, const float *p, fl
   const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
   _mm256_storeu_ps(o + 16, o_r1_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 32, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -485,11 +496,11 @@ static NOINLINE void scores_maximum_1x2of16(const float *k, const float *q, floa
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -506,7 +517,7 @@ static NOINLINE void scores_again_2x2of16(const float *k, const float *q, float 
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
@@ -515,7 +526,7 @@ static NOINLINE void scores_again_2x2of16(const float *k, const float *q, float 
   const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -523,29 +534,29 @@ static NOINLINE void again_2of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 80, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_2x2of16(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 32, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_2x2of16_k2_final(v, p, stats, o);
 }
@@ -553,21 +564,24 @@ static NOINLINE void again_2of16(const float *q, const float *k, const float *v,
 /* Attention of 2 queries, 1 head. */
 static NOINLINE void attend_2of16(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_2of16(queries, scratch);
-  scaled_queries_2x2of16(scratch);
-  scores_first_2x2of16(keys, scratch, scratch + 64, scratch + 32);
+  float *const q = scratch; /* [32], Q */
+  float *const weights = scratch + 32; /* [32], weights of scores */
+  float *const stats = scratch + 64; /* [160], statistics */
+  queries_lanes_2of16(queries, q);
+  scaled_queries_2x2of16(q);
+  scores_first_2x2of16(keys, q, stats, weights);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 80);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 112, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 96, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_2x2of16_k2_final(values, scratch + 32, scratch + 64, o);
+  context_2x2of16_k2_final(values, weights, stats, o);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 80);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 96);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -575,8 +589,8 @@ static NOINLINE void attend_2of16(const float *keys, const float *values, float 
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
-      _mm256_storeu_ps(scratch + 80, mark_c0);
-      again_2of16(scratch, keys, values, scratch + 32, scratch + 64, o);
+      _mm256_storeu_ps(stats + SUM, mark_c0);
+      again_2of16(q, keys, values, weights, stats, o);
     }
   }
 }

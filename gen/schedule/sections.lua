@@ -3,6 +3,11 @@
 
 local M = {}
 
+-- Sections of a task whose names in C are others.
+local names = { p = "weights", o = "head_context", c = "value_context", mask = "biases" }
+
+function M.name(section) return names[section] or section end
+
 -- "[4][16]" of a section, where its shape is known.
 local function shape(plan, section)
   if section.rows then
@@ -40,14 +45,15 @@ local function of(plan, space)
       local total = memory[section.name].total
       add(section.name, section.offset, every(section.doc, section.count // total, total))
     else
-      add(section.name, section.offset, shape(plan, section))
+      add(space == "task" and M.name(section.name) or section.name, section.offset, shape(plan, section))
     end
   end
   return list
 end
 
 -- By their pointers of a batch entry.
-local spaces = { packed = "packed", tables = "tables", ws = "entry", cache = "cache", scales = "scales" }
+local spaces = { packed = "packed", tables = "tables", ws = "entry", cache = "cache", scales = "scales",
+                 scratch = "task" }
 
 function M.of(plan, pointer) return of(plan, spaces[pointer]) end
 
