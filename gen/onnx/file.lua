@@ -297,7 +297,10 @@ local function inner_scope(self, node, name, attributes)
     error({ message = ("%s: node %s: more than %d bodies in each other"):format(self.path, words.short(node.name),
                                                                                  DEEPEST) }, 0)
   end
-  local behind = " in " .. (node.outputs[1] or node.name)
+  local behind = " in " .. node.name
+  for k = #node.outputs, 1, -1 do
+    if node.outputs[k] ~= "" then behind = " in " .. node.outputs[k] end
+  end
   return { name = function(inner) return name(inner) or inner .. behind end, attributes = attributes,
            within = node.within or node, depth = node.scope.depth + 1 }
 end
