@@ -99,7 +99,8 @@ end
 
 local PLAIN = { [4] = "U4", [8] = "U8" } -- types by bits, the lowest bits first
 
-local function int4_group(bits, size, symmetric)
+-- The size of groups whose integers are those of int4, or nil.
+function M.int4_group(bits, size, symmetric)
   return bits == 4 and symmetric and size % 8 == 0 and size <= 16384 and size or nil
 end
 
@@ -178,7 +179,7 @@ local function fit_words(joined, part, c)
   part.scaled = { { by = beside(part, joined.scales, count, true), zeros = zeros, columns = part.width, down = 1,
                     across = group } }
   part.title = ("%s of %d bits"):format(c:word "quant_method", bits)
-  part.group = int4_group(bits, group, c:flag("sym", false))
+  part.group = M.int4_group(bits, group, c:flag("sym", false))
 end
 
 -- compressed-tensors: words have numbers of a row, and the zero is the middle.
@@ -197,7 +198,7 @@ local function fit_packed(joined, part)
   part.tensor = as(joined.quants, PLAIN[bits], part.features, part.width)
   part.scaled = { { by = beside(part, joined.scales, count), zeros = 1 << (bits - 1), columns = part.width, down = 1,
                     across = part.width // count } }
-  part.title, part.group = ("integers of %d bits"):format(bits), int4_group(bits, part.width // count, true)
+  part.title, part.group = ("integers of %d bits"):format(bits), M.int4_group(bits, part.width // count, true)
 end
 
 -- Scales of square blocks: their size, and those of the part.

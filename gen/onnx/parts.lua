@@ -4,6 +4,7 @@
 local blocks = require "onnx.blocks"
 local layers = require "model.layers"
 local pack = require "plan.pack"
+local quantized = require "model.quantized"
 local words = require "base.words"
 
 local M = {}
@@ -32,7 +33,7 @@ local function fail(layer, matrix, has, wanted)
 end
 
 -- What numbers of a matrix are multiplied by, as host's memory:scale takes it. part: of the matrix, in the order of the
--- layer.
+-- layer; it gets the size of groups whose integers are those of int4.
 function M.scaled(layer, of, part)
   local list, count = {}, part.blocks * part.count
   local function add(by, zeros, inputs, features)
@@ -47,8 +48,10 @@ function M.scaled(layer, of, part)
   end
   if of.block then
     local zeros = of.block.zeros
+    local bits, middle = blocks.BITS[part.tensor.type], part.tensor.type:find "^U" and 8 or 0
     add(beside(of.block.scales), type(zeros) == "table" and beside(zeros, zeros.stride, zeros.integers) or zeros,
         of.block.size, 1)
+    part.group = quantized.int4_group(bits, of.block.size, zeros == middle)
   end
   if of.by then add(of.by, nil, of.width, 1) end
   return list

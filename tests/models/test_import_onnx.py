@@ -262,13 +262,13 @@ def test_operator(operator, number, tmp_path):
 def test_few_bits(tmp_path):
     """A decoder's layer with weights of 4 bits, as ONNX Runtime GenAI has them: Q, K and V in one, and the output."""
     draw = Drawing(f"{SEED} few bits")
-    h, h_kv, dk, seq, width = 2 * draw.h_kv, draw.h_kv, 16, draw.seq, 48
+    h, h_kv, dk, seq, width, zeros = 2 * draw.h_kv, draw.h_kv, 16, draw.seq, 48, draw.coin()
 
     def product(x, width, columns):
         groups, numbers = width // 16, draw.numbers
         inputs = [x, draw.constant(numbers.integers(0, 256, (columns, groups, 8), "u1")),
                   draw.constant((numbers.random(columns * groups) / 100 + 0.01).astype("f4"))]
-        if draw.coin():
+        if zeros:
             inputs.append(draw.constant(numbers.integers(0, 256, columns * -(-groups // 2), "u1")))
         return draw.node("MatMulNBits", *inputs, domain="com.microsoft", K=width, N=columns, bits=4, block_size=16)
     made = product(draw.input("x", draw.x(BATCH, seq, width)), width, (h + 2 * h_kv) * dk)
@@ -283,6 +283,7 @@ def test_few_bits(tmp_path):
     imported = Imported(tmp_path / "m.onnx", tmp_path / "out", f"isa={drawn_isa('few')}", f"seq={seq}",
                         f"batch={BATCH}")
     assert "project=" not in imported.text
+    assert ("weight_dtype=int4 group=16 packs fewer, with the same integers" in imported.text) == (not zeros)
     (name,) = imported.layers
     got = computed(imported, name, expected, {"q": draw.inputs["x"]})
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
