@@ -733,6 +733,9 @@ def test_nodes(tmp_path):
 
 # ---- what others write ----
 
+# Other exporters were tried by hand: Keras 3.15.1 (tf2onnx 1.17.0, and model.export), and paddlepaddle 3.3.1
+# (paddle2onnx 2.1.0). All layers of three each were found, and differed by at most 3.1e-7.
+
 SMALL = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
 TEXT = SMALL | dict(vocab_size=40)
 DECODER = TEXT | dict(num_key_value_heads=2, use_cache=False)
