@@ -9,6 +9,7 @@ local host = require "host"
 local bench = require "lab.bench"
 local build = require "command.build"
 local errors = require "command.errors"
+local isas = require "isa.init"
 local json = require "base.json"
 local template = require "base.template"
 local tune = require "lab.tune"
@@ -58,15 +59,20 @@ local function read_log(path, first)
   return rows, lines, seconds
 end
 
--- The text of a generation's build.ninja; paths: of the C files, and of the program.
-local function ninja_file(paths, program, compiler)
+-- The text of a generation's build.ninja; shared, kernels: paths of C files; header: of what all kernels include.
+local function ninja_file(shared, kernels, header, program, compiler)
   local objects, inputs = {}, {}
-  for i, path in ipairs(paths) do
-    local base = template.ninja_path(path:match("^(.*)%.c$"))
-    objects[i] = ("build %s.o: compile %s.c\n"):format(base, base)
-    inputs[i] = base .. ".o"
+  header = template.ninja_path(header)
+  local function add(paths, more)
+    for _, path in ipairs(paths) do
+      local base = template.ninja_path(path:match("^(.*)%.c$"))
+      objects[#objects + 1] = ("build %s.o: compile %s.c%s\n"):format(base, base, more)
+      inputs[#inputs + 1] = base .. ".o"
+    end
   end
-  return template.file("tune.ninja.in", { version = version, cc = (compiler:gsub("%$", "$$")),
+  add(shared, "")
+  add(kernels, (" || %s.log\n  include = -include %s"):format(header, header))
+  return template.file("tune.ninja.in", { version = version, cc = (compiler:gsub("%$", "$$")), header = header,
     program = template.ninja_path(program), dir = (program:match("^(.*)/"):gsub("%$", "$$")),
     objects = table.concat(objects), inputs = table.concat(inputs, " ") })
 end
@@ -132,18 +138,20 @@ function Lab:compile(list)
   local dir, all = self.dir, list[1] == self.default and list or build.joined({ self.default }, list)
   self.generations = self.generations + 1
   local main = "generation" .. self.generations
-  local files, paths = { { name = "mhagen_peak.c", text = bench.peak() } }, {}
+  local program, header = dir .. "/" .. main, "headers.h"
+  local files, kernels = { { name = "mhagen_peak.c", text = bench.peak() } }, {}
   build.add_embedded(files, { name = "" }, "tune", shared_files)
   files[#files + 1] = { name = main .. ".c", text = main_file(all) }
-  for _, candidate in ipairs(all) do table.move(candidate.files, 1, #candidate.files, #files + 1, files) end
-  for _, file in ipairs(files) do
-    if file.name:find("%.c$") then paths[#paths + 1] = dir .. "/" .. file.name end
-  end
-  local program = dir .. "/" .. main
-  files[#files + 1] = { name = "build.ninja", text = ninja_file(paths, program, self.command) }
+  local shared = build.sources(dir, files, function() return true end)
+  for _, candidate in ipairs(all) do table.move(candidate.files, 1, #candidate.files, #kernels + 1, kernels) end
+  local own = build.sources(dir, kernels, function() return true end)
+  table.move(kernels, 1, #kernels, #files + 1, files)
+  files[#files + 1] = { name = header, text = isas.list[list[1].cfg.isa].headers .. "\n" }
+  files[#files + 1] = { name = "build.ninja",
+                        text = ninja_file(shared, own, ("%s/%s"):format(dir, header), program, self.command) }
   must(host.write_files(dir, files))
-  local done, how, output = self:output_in_time({ "ninja", "-f", dir .. "/build.ninja", program },
-                                                self.args.timeout * #paths) -- one core may have to make them all
+  local most = self.args.timeout * (#shared + #own) -- one core may have to make them all
+  local done, how, output = self:output_in_time({ "ninja", "-f", dir .. "/build.ninja", program }, most)
   if not done then self:refuse_build(list, ("%s: %s"):format(how, build.telling_line(output)), output) end
   for _, candidate in ipairs(list) do candidate.program = program end
 end

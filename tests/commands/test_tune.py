@@ -25,8 +25,10 @@ GIVEN = ("query_vectors=1 out_rows=1 q_lanes=queries qkv=separate q_rows=2 kv_ve
 COMPILER = r"""#!/bin/sh
 case "$*" in
   *--version*) echo "compiler 1"; exit ;;
+  *" -x c-header "*) test -z "$NO_HEADERS" || exit 1 ;;
   *"$FAIL_COMPILE"*.c) for word; do :; done; grep -q "$FAIL_WORDS" "$word" && echo "x.c:1: error: refused" && exit 1 ;;
 esac
+echo "$*" >>HERE/compiled
 for word; do
   test "$before" = -o && out=$word
   before=$word
@@ -144,6 +146,17 @@ def test_the_default_is_kept(tune):
     assert set(tune.record()["schedule"].split()) == set(GIVEN.split())
     assert tune.record()["us"] == tune.record()["default_us"] and tune.record()["ratios"] == ""
     assert gen(tune.here / "out", SHAPE, f"tuned={tune.file}").returncode == 0
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_HEADERS": "1"}])
+def test_headers_are_precompiled(tune, environment):
+    """For kernels alone; and a compiler that refuses it compiles all the same."""
+    assert tune(SHAPE, GIVEN, "--budget 60s", **environment).returncode == 0
+    commands = (tune.here / "compiled").read_text().splitlines()
+    kernels = [line for line in commands if re.search(r"/c_\w+\.c$", line)]
+    assert len(kernels) > 1 and all(re.search(r" -include \S+/headers\.h -c ", line) for line in kernels)
+    assert not [line for line in commands if "-include" in line and line not in kernels]
+    assert len([line for line in commands if "-x c-header" in line]) == ("NO_HEADERS" not in environment)
 
 
 def test_paired_runs_decide(tune):
