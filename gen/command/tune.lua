@@ -105,10 +105,11 @@ end
 -- Tunes in `dir`. Returns
 --   record     for the tuning file
 --   ratio      the winner's to the default, or nil
---   least      the budget with which another schedule would be tried, where that is known
+--   least      the budget with which another schedule would be tried, where that is known; false where none has a
+--              chance
 local function tune_in(dir, cfg, base, args)
   local lab = laboratory.new(dir, args)
-  local default, winner, ratios, tried = tune.search(base, args.search, lab)
+  local default, winner, ratios, tried, complete = tune.search(base, args.search, lab)
   if not default.us then
     error({ message = ("tune: --budget %gs is over before the default is built and timed: take more"):format(
       args.budget) }, 0)
@@ -124,12 +125,14 @@ local function tune_in(dir, cfg, base, args)
     ratios = table.concat(words, " "), error = lab.error_of(best), tried = tried, seconds = lab.seconds(),
     compiler = lab.compiler, flags = lab.flags, cpu = machine.cpu, cores = machine.cores,
     system = machine.system, version = version,
-  }, winner and median(ratios), lab.least
+  }, winner and median(ratios), not complete and lab.least
 end
 
 -- What a search has found, and how it is used.
 local function outcome(record, path, ratio, least)
-  if record.tried == 0 then
+  if record.tried == 0 and least == false then
+    return "nothing was tried, the default is kept: no other schedule has a chance by the cost model\n"
+  elseif record.tried == 0 then
     return ("nothing was tried, the default is kept: there is no time to try another; the least is --budget %ds\n")
       :format(math.ceil(least or 2 * record.seconds))
   end

@@ -22,6 +22,7 @@ local MOST = 63 -- candidates of a generation: mhagen_compare_main takes the def
 local MOST_BYTES = 4 << 30 -- of the buffers of all of them
 -- Parts of the budget: for the search and the winner's check, for one generation at most, for a paired run.
 local SEARCH, GENERATION, PAIR = 0.8, 0.3, 0.015
+local TIMED = 0.1 -- what a candidate's first measurement may take, of what building it takes
 -- A search ends with the budget, and all of it when that is over by this part, or so many seconds if these are more.
 local SLACK, LEAST_SLACK = 0.25, 10
 
@@ -232,10 +233,16 @@ function Lab:begin(list)
   self:say("the default takes %.6g us", default.us)
 end
 
+-- Samples of a first measurement, as many as take a small part of the time; for few of them tell little.
+function Lab:first_samples()
+  local fit = TIMED * self.cost.build / self.cost.sample
+  return math.max(tune.SAMPLES, math.min(tune.MOST_SAMPLES // 8, fit // 1 | 0))
+end
+
 -- Seconds that a generation of `count` will take: each halving takes as long as the first measurement.
 function Lab:predicted(count)
   local cost = self.cost
-  return cost.check + count * (cost.build + math.log(count, 2) * tune.SAMPLES * cost.sample)
+  return cost.check + count * (cost.build + math.log(count, 2) * self:first_samples() * cost.sample)
 end
 
 -- ---- what a search asks (lab/tune.lua) ----
@@ -287,7 +294,7 @@ end
 -- takes about as long as building and checking the default, and needs its time as well.
 function asked:room(n)
   local key = ("room %d"):format(n)
-  if self.log[key] then return self.log[key].count end
+  if self.log[key] then return self.log[key].count, self.log[key].samples or tune.SAMPLES end
   local most, spent = math.min(MOST, MOST_BYTES // self.default.bytes), self:seconds() + self.cost.winner
   local left = SEARCH * self.args.budget - spent
   local count = self:predicted(2) > left and 0 or 2
@@ -295,8 +302,9 @@ function asked:room(n)
   while 0 < count and count < most and self:predicted(count + 1) < math.min(left, GENERATION * self.args.budget) do
     count = count + 1
   end
-  self:note { key = key, count = count }
-  return count
+  local samples = self:first_samples()
+  self:note { key = key, count = count, samples = samples }
+  return count, samples
 end
 
 function asked:error_of(candidate) return self.log[key_of("check ", candidate)].error end

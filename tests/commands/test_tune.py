@@ -17,7 +17,7 @@ from test_config import assert_refused
 from tools import MHAGEN, need
 
 pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja")
-SHAPE = "h=1 d_model=8 dk=4 seq=4 isa=scalar"
+SHAPE = "h=1 d_model=160 dk=4 seq=4 isa=scalar"
 # Leaves two keys with four values each.
 GIVEN = ("query_vectors=1 out_rows=1 q_lanes=queries qkv=separate q_rows=2 kv_vectors=1 kv_rows=2 out_vectors=1 "
          "out_block=4 head_block=1 key_block=64 k_block=256 k_unroll=4 fetch=none unroll=tile fold=off")
@@ -29,6 +29,7 @@ case "$*" in
   *"$FAIL_COMPILE"*.c) for word; do :; done; grep -q "$FAIL_WORDS" "$word" && echo "x.c:1: error: refused" && exit 1 ;;
 esac
 echo "$*" >>HERE/compiled
+case "$*" in *"/c_"*.c) sleep ${COMPILE_SECONDS:-0} ;; esac
 for word; do
   test "$before" = -o && out=$word
   before=$word
@@ -148,6 +149,13 @@ def test_the_default_is_kept(tune):
     assert gen(tune.here / "out", SHAPE, f"tuned={tune.file}").returncode == 0
 
 
+def test_samples_in_proportion(tune):
+    """The first measurement of schedules that take long to compile has many samples, for few tell little."""
+    assert tune(SHAPE, GIVEN, "--budget 60s", COMPILE_SECONDS="0.3").returncode == 0
+    first = next(line for line in tune.log() if "key_rows=3" in line and not line.startswith("0 "))
+    assert first.startswith("12 ")
+
+
 @pytest.mark.parametrize("environment", [{}, {"NO_HEADERS": "1"}])
 def test_headers_are_precompiled(tune, environment):
     """For kernels alone; and a compiler that refuses it compiles all the same."""
@@ -157,6 +165,16 @@ def test_headers_are_precompiled(tune, environment):
     assert len(kernels) > 1 and all(re.search(r" -include \S+/headers\.h -c ", line) for line in kernels)
     assert not [line for line in commands if "-include" in line and line not in kernels]
     assert len([line for line in commands if "-x c-header" in line]) == ("NO_HEADERS" not in environment)
+
+
+def test_ends_without_a_chance(tune):
+    """What the cost model has far above the best is not built; the search says so, long before its time is over."""
+    done = tune(SHAPE.replace("d_model=160", "d_model=8"), GIVEN, "--budget 600s", RATIOS="key_rows=3 0.5")
+    assert done.returncode == 0 and "the search ends: 6 other changes have no chance by the cost model" in done.stdout
+    assert "nothing was tried, the default is kept: no other schedule has a chance by the cost model" in done.stdout
+    done = tune(SHAPE, GIVEN, "--budget 600s")
+    assert "the search ends: 2 other changes have no chance" in done.stdout
+    assert not [line for line in tune.log() if "key_rows=1" in line or "context_rows=1" in line]
 
 
 def test_paired_runs_decide(tune):
@@ -213,7 +231,7 @@ def test_random_search(tune):
     done = tune(SHAPE, GIVEN, "--budget 60s --search random --trace tune.jsonl", RATIOS="context_rows=2 0.9")
     assert done.returncode == 0
     rows = [json.loads(line) for line in (tune.here / "tune.jsonl").read_text().splitlines()]
-    assert rows and all(row["method"] == "random" and row["shape"].startswith("h1_d8_k4_s4") for row in rows)
+    assert rows and all(row["method"] == "random" and row["shape"].startswith("h1_d160_k4_s4") for row in rows)
     assert all(row["default_us"] == 100 and row["second"] > 0 for row in rows)
     assert [line for line in tune.log() if "key_rows" in line and "context_rows" in line]  # many keys at a time
 
@@ -356,14 +374,14 @@ def test_goes_on_after_kills(tune):
     def keys(lines):
         """The keys of figures, but for paired runs: these are numbered."""
         for samples, schedule in (line.split(" ", 1) for line in lines):
-            words = " ".join(re.findall(r"(?:key_rows|context_rows)=\d+", schedule))
+            words = " ".join(re.findall(r"(?:key_rows|context_rows|k_unroll)=\d+", schedule))
             yield f"check {words}" if samples == "0" else f"{samples} samples {words}"
 
     rng, kills, killed = random.Random(1), 6, 0
     for run in range(kills + 1):
         have, before = known(), len(tune.log())
         assert {key for key in have if "#" not in key} <= set(keys(tune.log()))
-        process = tune.start(SHAPE, GIVEN, "--budget 600s", RATIOS="key_rows=3 0.9",
+        process = tune.start(SHAPE, GIVEN.replace("k_unroll=4 ", ""), "--budget 600s", RATIOS="key_rows=3 0.9",
                              SECONDS_EACH="0.02" if run < kills else "0")
         if run < kills:
             lines = rng.randrange(1, 12)
@@ -403,7 +421,7 @@ def test_applied(tmp_path):
     # The name is that of the shape, whatever the schedule.
     (tmp_path / "k.lua").write_text((TUNED % SHAPE).replace("k_unroll=2", "unroll=k"))
     assert gen(tmp_path / "k", SHAPE, "tuned=k.lua").returncode == 0
-    assert (tmp_path / "k/mha_f32_h1_d8_k4_s4_scalar.c").exists()
+    assert (tmp_path / "k/mha_f32_h1_d160_k4_s4_scalar.c").exists()
     # The command in the file makes the same file, where the tuning file is.
     command = re.search(r"command +mhagen gen (.*)", outputs["tuned"])[1]
     again = subprocess.run([MHAGEN, "gen", *command.split(), "-o", "again"], cwd=tmp_path)
@@ -413,7 +431,7 @@ def test_applied(tmp_path):
 def test_applied_from_a_config(tmp_path):
     (tmp_path / "my.lua").write_text(TUNED % SHAPE)
     (tmp_path / "config.lua").write_text(
-        'return { h = 1, d_model = 8, dk = 4, seq = 4, isa = "scalar", tuned = "my.lua" }\n')
+        'return { h = 1, d_model = 160, dk = 4, seq = 4, isa = "scalar", tuned = "my.lua" }\n')
     assert gen(tmp_path / "out", "config.lua").returncode == 0
     assert "key_rows=3 k_unroll=2" in text_of(tmp_path / "out")
 
