@@ -61,7 +61,7 @@ M.rows = {
   { "copied", "rows of keys and values are copied, a block of heads at a time",
     "in an input they lie so far apart that those of a block of keys share few sets of the nearest cache",
     rejected = { { "read where they lie", "Zen 5, 1024 queries, heads of 64, slower than layout=bhsd: 16, 32 and 64 " ..
-                   "heads by 22, 25 and 32 % (with copies 3), 8 and 12 heads by 3; on avx2 8, 12 and 16 heads by " ..
+                   "heads by 20, 25 and 32 % (with copies 6, 4, 2), 8 and 12 by 3; on avx2 8, 12 and 16 heads by " ..
                    "15, 7 and 47 % (with copies 0 to 1)" },
                  { "the same for two groups of queries", "64 queries of 1024 keys 27 % slower instead of 18" },
                  { "fewer rows in a tile (key_rows=8)", "16 heads: as slow as without" } } },
