@@ -26,8 +26,15 @@ M.rows = {
     rejected = { { "in blocks of 64 keys, into the nearest cache", "Zen 5, one query of 32 heads that share 8, 4096 " ..
                    "keys: attention takes 1.31 times the time with bf16, 1.13 with int8; of 12 heads, 2048 keys: " ..
                    "1.34, 1.44" },
-                 { "scales on scores in place of keys", "products of huge queries and tiny keys would overflow; " ..
-                   "Zen 5, 4096 keys of 32 heads that share 8: .90 of the time on avx512, .93 on avx2" } } },
+                 { "once for eight heads", "Zen 5, 64 heads that share 8, 4096 keys: .98 of the time with int8, " ..
+                   "1.00 to 1.03 with f16" },
+                 { "tiles of the context with more heads, as widening is counted", "the same: .99 with int8, 1.01 " ..
+                   "with f16" } } },
+  { "late_scales", "scales of integers in a cache are multiplied into scores and attention weights, not into rows",
+    "rows have a product less for each vector, and scores and weights one for each key",
+    rejected = { { "into keys", "Zen 5, 4096 keys, 1, 4 or 8 heads that share each, dk 64 and 128: 1.09 to 1.13 " ..
+                   "times the time" },
+                 { "into values", "the same: 1.05 to 1.15" } } },
   { "fetched", "rows of a small type are fetched 16 KB ahead",
     "few bytes wait for no long burst, and the hardware's own fetching comes too late for them",
     rejected = { { "no fetching", "Zen 5, 32 heads that share 8, 4096 keys in no cache: attention takes 1.7 times " ..

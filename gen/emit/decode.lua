@@ -80,6 +80,7 @@ end
 local function products(K, at, row, store)
   local t, plan, heads = K.t, K.plan, K.plan.attend.step.heads
   local w, keys = t.isa.full, plan.attend.step.keys // heads
+  local scales = widening.rounds(K, plan.attend.keys) and at.scales
   local acc = {}
   for r = 0, keys - 1 do
     for h = 0, heads - 1 do acc[r * heads + h] = softmax.start_of_sums(t, w, ("acc_r%d_h%d"):format(r, h)) end
@@ -96,7 +97,7 @@ local function products(K, at, row, store)
       end
       for r = 0, keys - 1 do
         local key = widening.value(K, plan.attend.keys, { w = w, used = used }, "key_r" .. r,
-          at.k:at(row(r) * plan.attend.keys.row + column), at.scales and at.scales:at(row(r)))
+          at.k:at(row(r) * plan.attend.keys.row + column), scales and scales:at(row(r)))
         for h = 0, heads - 1 do t:update(acc[r * heads + h], "fma", key, queries[h], acc[r * heads + h]) end
       end
     end)
@@ -119,7 +120,11 @@ local function score_tile(K, p, at)
   local w, step, heads = t.isa.full, plan.attend.step, plan.attend.step.heads
   local own = w.lanes // heads
   local function place(h, c) return at.to:at(h * step.p_row + at.key + c * w.lanes) end
+  local late = at.scales and not widening.rounds(K, plan.attend.keys)
   local function finish(h, c, sum)
+    if late then
+      sum = t:op("mul", w, "scaled_c" .. c, sum, t:op("load", w, "scales_c" .. c, at.scales:at(c * w.lanes)))
+    end
     local of = setmetatable({ reads = of_head(K, p, at.head + h) }, { __index = at })
     t:op("store", w, nil, place(h, c), behind_rows(t, plan.scores, sum, c, of))
   end

@@ -81,6 +81,30 @@ local function seen_values(K, ptrs)
   end, "cold")
 end
 
+local LEAST = 2.0 ^ -94 -- smaller weights are zeros: times a scale they may be subnormal
+
+-- The weights of a block of keys from `from` on, of all heads, become those times the scales of values.
+local function scale_weights(K, step, ptrs, from)
+  local t, w = K.t, K.plan.isa.full
+  K:each("head", K.plan.attend.share, function(h)
+    K:vectors("i", step.block, function(at, used)
+      t:block(function()
+        local place = ptrs.p:at(h * step.p_row + from + at)
+        local weight = t:read("load", w, "weight", place, used)
+        local none = t:op("lt", w, "small", weight, t:op("set", w, "least", LEAST))
+        local scale = t:read("load", w, "scale", ptrs.scales:at(from + at), used)
+        t:write(w, place, t:op("mul", w, "scaled", t:op("zero_if", w, "kept", none, weight), scale), used)
+      end)
+    end)
+  end)
+end
+
+-- Whether weights are multiplied by the scales of values, and not the values: nothing else reads these weights.
+local function scales_weights(K, ptrs)
+  return ptrs.v_scales and not (ptrs.probs or widening.rounds(K, K.plan.attend.values))
+    and #K.plan.scores.hides == 0
+end
+
 -- The weights of keys from `from` on times their values, for all heads; next: the key from which on values are fetched.
 local function context_block(K, step, ptrs, from, keys, next)
   local values = K.plan.attend.values
@@ -134,7 +158,9 @@ end
 -- number ptrs.only, or of all heads, whose hidden values are left out.
 function M.of_heads(K, step, ptrs)
   local t = K.t
-  local params = { { "v", "in", ptrs.v }, { "p", "in", ptrs.p }, { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
+  local scaled = scales_weights(K, ptrs)
+  local params = { { "v", "in", ptrs.v }, { "p", scaled and "out" or "in", ptrs.p },
+                   { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
                    { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
   if ptrs.v_scales then params[#params + 1] = { "scales", "in", ptrs.v_scales } end
   for _, name in ipairs { "seen", "test" } do
@@ -154,7 +180,9 @@ function M.of_heads(K, step, ptrs)
     K:each("block", blocks, function(b)
       local next = step.ahead
         and t:int("next", p.first + expr.min(b + step.ahead.blocks, blocks - 1) * step.block)
-      context_block(K, step, p, p.first + b * step.block, step.block, next)
+      local from = p.first + b * step.block
+      if scaled then scale_weights(K, step, p, from) end
+      context_block(K, step, scaled and setmetatable({ scales = false }, { __index = p }) or p, from, step.block, next)
     end)
     local from = t:int("from", p.first + blocks * step.block)
     t:when(from, p.stop, function() context_block(K, step, p, from, t:int("keys", p.stop - from)) end)

@@ -350,8 +350,12 @@ REASONS = [
     *((f"h=16 d_model=1024 dk=64 seq={config} isa=avx512", "tiles fetch the words of weights 8 KB before", chosen)
       for config, chosen in [("8 weight_dtype=int4", True), ("8 weight_dtype=int8", True),
                              ("8 weight_dtype=bf16", True), ("1 weight_dtype=f16", True),
-                             ("9 weight_dtype=int8", False), ("1 weight_dtype=int8 fetch=none", False), ("1 dtype=int8", False), ("1", False)]),
+                             ("9 weight_dtype=int8", False), ("1 weight_dtype=int8 fetch=none", False),
+                             ("1 dtype=int8", False), ("1", False)]),
     ("h=8 d_model=512 dk=64 seq=1 isa=avx512 weight_dtype=int4", "tiles fetch the words of weights 8 KB", False),
+    ("h=2 d_model=32 dk=16 seq=1 seq_kv=90 cache=append cache_dtype=int8 isa=avx2", "scales of integers in a", True),
+    ("h=2 d_model=32 dk=16 seq=1 seq_kv=90 cache=append cache_dtype=int8 attend_dtype=bf16 isa=avx2",
+     "scales of integers in a", False),
     ("h=28 d_model=1792 dk=64 seq=8 isa=avx512", "panels of weights in the outer loop, whose tiles fetch", False),
     ("h=4 d_model=288 dk=64 seq=8 isa=avx512 cpu=sapphirerapids",
      "panels of weights in the outer loop, whose tiles fetch", False),

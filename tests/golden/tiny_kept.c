@@ -312,9 +312,7 @@ static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrd
       {
         const __m256 query_h0 = _mm256_maskload_ps(q, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
         UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
-          const __m256 kept_key = some_int8(k + 2 * key + 2 * r, 2);
-          const __m256 scale_key = _mm256_set1_ps(scales[key + r]);
-          const __m256 key_r = _mm256_mul_ps(kept_key, scale_key);
+          const __m256 key_r = some_int8(k + 2 * key + 2 * r, 2);
           acc_h0[r] = _mm256_fmadd_ps(key_r, query_h0, acc_h0[r]);
         }
       }
@@ -340,7 +338,9 @@ static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrd
         const __m256 even_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x20);
         const __m256 odd_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x31);
         const __m256 sums_8_0 = _mm256_add_ps(even_8_0, odd_8_0);
-        _mm256_storeu_ps(p + key, sums_8_0);
+        const __m256 scales_c0 = _mm256_loadu_ps(scales + key);
+        const __m256 scaled_c0 = _mm256_mul_ps(sums_8_0, scales_c0);
+        _mm256_storeu_ps(p + key, scaled_c0);
       }
     }
   }
@@ -452,7 +452,7 @@ static NOINLINE void step_context_1x2(const float *p, const int8_t *v, float *o,
 }
 
 /* The context of a query, of the heads that share values. */
-static NOINLINE void step_context(const int8_t *v, const float *p, const float *sums, float *o,
+static NOINLINE void step_context(const int8_t *v, float *p, const float *sums, float *o,
     float *out, ptrdiff_t first, ptrdiff_t stop, const float *scales) {
   {
     const __m256 zero = _mm256_setzero_ps();
