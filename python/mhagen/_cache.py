@@ -12,11 +12,13 @@ LEAST = 256  # rows of memory
 class GrowingLayer(DynamicLayer):
     """keys and values are the first rows of this memory, so kernels for all of its rows read them in place."""
 
-    memory: tuple[Tensor, Tensor] | None = None
+    keys: Tensor
+    values: Tensor
+    memory: tuple[Tensor, ...] = ()
 
     def has_room(self, rows: int) -> bool:
         """Whether so many fit, and keys and values still are in this memory: others may have replaced them."""
-        return self.memory is not None and rows <= self.memory[0].shape[2] and all(
+        return bool(self.memory) and rows <= self.memory[0].shape[2] and all(
             tensor.data_ptr() == memory.data_ptr() and tensor.stride() == memory.stride()
             for tensor, memory in zip((self.keys, self.values), self.memory))
 
@@ -30,7 +32,7 @@ class GrowingLayer(DynamicLayer):
             memory = tuple(states.new_empty(*states.shape[:2], places, states.shape[3]) for states in new)
             for into, old in zip(memory, (self.keys, self.values) if rows else ()):
                 into[:, :, :rows] = old
-            self.memory = memory[0], memory[1]
+            self.memory = memory
         for into, states in zip(self.memory, new):
             into[:, :, rows:whole] = states
         self.keys, self.values = (memory[:, :, :whole] for memory in self.memory)

@@ -97,7 +97,7 @@ class Projections:
 
     def compute(self, x: Tensor, mask: Tensor | None, causal: bool, weights: list[Tensor | None]) -> Tensor:
         width = first_of(self.owner, WIDTHS)
-        heads = weights[1].shape[0] // width
+        heads = self.module.get_submodule(self.names.q).out_features // width
         y, _ = torch.ops.mhagen.layer(x, None, None, mask, weights, self.settings.keys, heads, width,
                                       first_of(self.owner, SCALES), causal, False)
         return self.module.get_submodule(self.names.norm)(y + x) if self.names.norm else y
