@@ -16,6 +16,8 @@
  *             sums in float32;
  *             error at most 0.001 for scores up to 16
  *   cost      16 flops; 192 bytes packed, 576 bytes of workspace
+ *   bytes     entry     context 64; task 512
+ *             task      q 64; weights 32; stats 320; steady 32
  *   registers sums and operands of a K step take at most 5 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -141,6 +143,13 @@ mhagen_status tiny_short_weights_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
+/* Rows of the statistics of a group of queries, of 8 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 8 }; /* the sum of the weights */
+enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 24 }; /* 1 over the sum */
+enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
+
 /* a, in a register: no use of it reads memory again. */
 static inline __m256 kept8(__m256 a) {
   __asm__("" : "+x"(a));
@@ -222,11 +231,11 @@ static NOINLINE void scores_first_1x1of8(const float *k, const float *q, float *
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, acc_r0_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, acc_r0_c0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
-  _mm256_storeu_ps(stats + 8, sum_r0_c0);
+  _mm256_storeu_ps(stats + SUM, sum_r0_c0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -239,8 +248,8 @@ static NOINLINE void context_2x1of8_k1_final(const float *v, const float *p, flo
   acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
   const __m256 a_r1 = _mm256_set1_ps(v[1]);
   acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
@@ -248,7 +257,7 @@ static NOINLINE void context_2x1of8_k1_final(const float *v, const float *p, flo
   const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
   _mm256_storeu_ps(o + 8, o_r1_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 16, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -262,11 +271,11 @@ static NOINLINE void scores_maximum_1x1of8(const float *k, const float *q, float
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -280,12 +289,12 @@ static NOINLINE void scores_again_1x1of8(const float *k, const float *q, float *
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
-  _mm256_storeu_ps(stats + 8, sum_r0_c0);
+  _mm256_storeu_ps(stats + SUM, sum_r0_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -293,29 +302,29 @@ static NOINLINE void again_1of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 40, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   scores_maximum_1x1of8(k, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 40);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 40, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_1x1of8(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 24, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_2x1of8_k1_final(v, p, stats, o);
 }
@@ -323,21 +332,24 @@ static NOINLINE void again_1of8(const float *q, const float *k, const float *v, 
 /* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1of8(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
-  queries_lanes_1of8(queries, scratch);
-  scaled_queries_2x1of8(scratch);
-  scores_first_1x1of8(keys, scratch, scratch + 32, scratch + 16);
+  float *const q = scratch; /* [16], Q */
+  float *const weights = scratch + 16; /* [8], weights of scores */
+  float *const stats = scratch + 32; /* [80], statistics */
+  queries_lanes_1of8(queries, q);
+  scaled_queries_2x1of8(q);
+  scores_first_1x1of8(keys, q, stats, weights);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 40);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 56, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 48, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_2x1of8_k1_final(values, scratch + 16, scratch + 32, o);
+  context_2x1of8_k1_final(values, weights, stats, o);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 40);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 48);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 below1_c0 = _mm256_cmp_ps(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -345,8 +357,8 @@ static NOINLINE void attend_1of8(const float *keys, const float *values, float *
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
-      _mm256_storeu_ps(scratch + 40, mark_c0);
-      again_1of8(scratch, keys, values, scratch + 16, scratch + 32, o);
+      _mm256_storeu_ps(stats + SUM, mark_c0);
+      again_1of8(q, keys, values, weights, stats, o);
     }
   }
 }

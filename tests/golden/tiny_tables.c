@@ -13,6 +13,9 @@
  *             output    the context itself; it is not projected
  *   cost      36 flops; 0 bytes packed, 768 bytes of workspace
  *             320 bytes of tables, which layers share
+ *   bytes     entry     projected 128; task 640
+ *             projected keys 96
+ *             task      q 64; weights 96; stats 320; steady 32; head_context 32
  *   registers sums and operands of a K step take at most 5 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -147,6 +150,13 @@ mhagen_status tiny_tables_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma")
 #endif
 
+/* Rows of the statistics of a group of queries, of 8 floats: one for each query. */
+enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { SUM = 8 }; /* the sum of the weights */
+enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { INVERSE = 24 }; /* 1 over the sum */
+enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
+
 /* a, in a register: no use of it reads memory again. */
 static inline __m256 kept8(__m256 a) {
   __asm__("" : "+x"(a));
@@ -273,7 +283,7 @@ static NOINLINE void scores_first_3x2of8(const float *k, const float *q, float *
   const __m256 max_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
   const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_c0[2]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], max_c0_4_0);
     sum_c0[r] = exp2_8(x_c0);
@@ -281,7 +291,7 @@ static NOINLINE void scores_first_3x2of8(const float *k, const float *q, float *
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0[2]);
-  _mm256_storeu_ps(stats + 8, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* 1 row of O^T, divided by the sum. */
@@ -293,13 +303,13 @@ static NOINLINE void context_1x2of8_k3_final(const float *v, const float *p, flo
     const __m256 a_r0 = _mm256_set1_ps(v[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
   }
-  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
-  __m256 test_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + INVERSE);
+  __m256 test_c0 = _mm256_loadu_ps(stats + TEST);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  _mm256_storeu_ps(stats + 16, test_c0);
+  _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
 /* Raises the maximum by the scores of some keys. */
@@ -313,11 +323,11 @@ static NOINLINE void scores_maximum_1x2of8(const float *k, const float *q, float
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
+  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
 /* Weights of all keys with a known maximum. */
@@ -334,7 +344,7 @@ static NOINLINE void scores_again_3x2of8(const float *k, const float *q, float *
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
@@ -343,7 +353,7 @@ static NOINLINE void scores_again_3x2of8(const float *k, const float *q, float *
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0[2]);
-  _mm256_storeu_ps(stats + 8, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -351,29 +361,29 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 40, kept_c0);
-    _mm256_storeu_ps(stats, none_c0);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x2of8(k + 8 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + 40);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
-    _mm256_storeu_ps(stats, m_c0);
-    _mm256_storeu_ps(stats + 40, m_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
+    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
   }
   scores_again_3x2of8(k, q, stats, p);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 24, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(stats + 16, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
   context_1x2of8_k3_final(v, p, stats, o);
 }
@@ -406,21 +416,25 @@ static NOINLINE void y_rows_2of8(const float *xt, float *x) {
 /* Attention of 2 queries, 1 head. */
 static NOINLINE void attend_2of8(const float *keys, const float *values, float *scratch,
     const float *queries, float *y, const float *cosines, const float *sines) {
-  queries_lanes_2of8(queries, scratch);
-  turn_queries_2of8(scratch, cosines, sines);
-  scores_first_3x2of8(keys, scratch, scratch + 48, scratch + 16);
+  float *const q = scratch; /* [16], Q */
+  float *const weights = scratch + 16; /* [24], weights of scores */
+  float *const stats = scratch + 48; /* [80], statistics */
+  float *const head_context = scratch + 144; /* [8], context */
+  queries_lanes_2of8(queries, q);
+  turn_queries_2of8(q, cosines, sines);
+  scores_first_3x2of8(keys, q, stats, weights);
   {
-    const __m256 sum_c0 = _mm256_loadu_ps(scratch + 56);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(scratch + 72, inverse_c0);
+    _mm256_storeu_ps(stats + INVERSE, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
-    _mm256_storeu_ps(scratch + 64, test_zero_c0);
+    _mm256_storeu_ps(stats + TEST, test_zero_c0);
   }
-  context_1x2of8_k3_final(values, scratch + 16, scratch + 48, scratch + 144);
+  context_1x2of8_k3_final(values, weights, stats, head_context);
   {
-    const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 56);
-    const __m256 test1_c0 = _mm256_loadu_ps(scratch + 64);
+    const __m256 sum1_c0 = _mm256_loadu_ps(stats + SUM);
+    const __m256 test1_c0 = _mm256_loadu_ps(stats + TEST);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
     const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 below1_c0 = _mm256_cmp_ps(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -428,11 +442,11 @@ static NOINLINE void attend_2of8(const float *keys, const float *values, float *
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
-      _mm256_storeu_ps(scratch + 56, mark_c0);
-      again_2of8(scratch, keys, values, scratch + 16, scratch + 48, scratch + 144);
+      _mm256_storeu_ps(stats + SUM, mark_c0);
+      again_2of8(q, keys, values, weights, stats, head_context);
     }
   }
-  y_rows_2of8(scratch + 144, y);
+  y_rows_2of8(head_context, y);
 }
 
 /* Everything for one batch entry. */

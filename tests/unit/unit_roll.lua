@@ -369,12 +369,15 @@ local function two_functions(record)
   return cprint.functions(t)
 end
 
--- Records a sum of some vectors, each a square further, as a section of a name.
+local mixed = { [0] = "add", "mul", "max", "sub", "min", "div", "add", "mul" } -- nothing to be written as a loop
+
+-- Records operations on some vectors, as a section of a name.
 local function squares(t, w, a, count, first)
   t:open("squares", "Adds vectors.")
   local sum = t:op("zero", w, "sum_" .. first)
   for i = 0, count do
-    sum = t:op("add", w, ("sum%d_%d"):format(i, first), sum, t:op("load", w, ("x%d_%d"):format(i, first), a:at(i * i)))
+    local x = t:op("load", w, ("x%d_%d"):format(i, first), a:at(i * i))
+    sum = t:op(mixed[i], w, ("sum%d_%d"):format(i, first), sum, x)
   end
   t:close()
   return sum
