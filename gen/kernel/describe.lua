@@ -91,7 +91,7 @@ function M.header(recorded)
   local plan, lines = recorded.plan, {}
   local rounded = rounding(plan)
   for i, line in ipairs(phases(plan)) do
-    lines[#lines + 1] = (" *   %-9s %s %s"):format(i == 1 and "plan" or "", table.unpack(line))
+    lines[#lines + 1] = words.singular((" *   %-9s %s %s"):format(i == 1 and "plan" or "", table.unpack(line)))
   end
   if rounded then
     lines[#lines + 1] = " *   numbers   " .. rounded:gsub("; ", ";\n *             ")

@@ -127,6 +127,7 @@ end
 
 -- dst <- op(args) into a new single-assignment value. Expands where the ISA has no row.
 function Tape:op(name, w, dst, ...)
+  if name == "index" and expr.is_const((...)) then return self:op("set", w, dst, (...) + 0.0) end
   local op = ops[name]
   if not self.isa.rows[name] then
     local expand = derived[name]

@@ -490,7 +490,7 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
   const ptrdiff_t finish = (len + 4) / 5 < 1 ? (len + 4) / 5 : 1;
   {
     const __m256 last_of0_c0 = _mm256_set1_ps((float)(len - 1));
-    const __m256 last_of1_c0 = _mm256_set1_ps((float)(0));
+    const __m256 last_of1_c0 = _mm256_set1_ps(0.0f);
     const __m256 last_lane1_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
     const __m256 last_lanes1_c0 = _mm256_add_ps(last_lane1_c0, last_of1_c0);
     const __m256 last2_c0 = _mm256_min_ps(last_lanes1_c0, last_of0_c0);

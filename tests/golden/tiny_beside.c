@@ -5,8 +5,8 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     q[2][33], k and v[34][33] -> y[2][4], 1 head of 4
  *             projects qkv, bf16
- *   plan      keys      tiles 12x4, k2x16; 1 of 1 heads together
- *             values    tiles 12x4, k2x16; 1 of 1 heads together
+ *   plan      keys      tiles 12x4, k2x16; 1 of 1 head together
+ *             values    tiles 12x4, k2x16; 1 of 1 head together
  *             attend    1 x 2 of 16 queries: Q 1 of 4x2
  *                       scores 32x2 k4 | context 1 of 4x2 k34
  *             output    the context itself; it is not projected

@@ -7,7 +7,7 @@
  *             bf16
  *   plan      keys      the inputs themselves; the queries' weights are Wq Wk^T
  *             values    the inputs themselves; the output's weights are Wv Wo
- *             queries   tiles 2x3, k3; 1 of 1 heads together
+ *             queries   tiles 2x3, k3; 1 of 1 head together
  *             attend    1 x 2 queries
  *                       scores 2x2 k3 | context 1 of 3x2 k2
  *             output    tiles 2x3, k3

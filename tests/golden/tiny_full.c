@@ -4,10 +4,10 @@
  *   license   may be used, changed and shipped without conditions; comes without warranty
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][4] -> y[3][4], 1 head of 2
- *   plan      keys      columns 2..3 of one product; 1 of 1 heads together
- *             values    columns 4..5 of one product; 1 of 1 heads together
+ *   plan      keys      columns 2..3 of one product; 1 of 1 head together
+ *             values    columns 4..5 of one product; 1 of 1 head together
  *                       its tiles 3x6, k4
- *             queries   columns 0..1 of one product; 1 of 1 heads together
+ *             queries   columns 0..1 of one product; 1 of 1 head together
  *             attend    1 x 3 of 16 queries
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2

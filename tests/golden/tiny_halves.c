@@ -6,7 +6,7 @@
  *   shape     q[1][2], k[3][2] and v[3][130] -> y[1][2], 1 head of 2
  *             projects v, f16
  *   plan      keys      the inputs themselves; they are not projected
- *             values    tiles 3x2, k65; 1 of 1 heads together
+ *             values    tiles 3x2, k65; 1 of 1 head together
  *             queries   the inputs themselves; they are not projected
  *             attend    1 x 1 of 16 queries
  *                       scores 3x1 k2 | context 1 of 2x1 k3

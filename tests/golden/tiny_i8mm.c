@@ -5,8 +5,8 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     q[1][2], k[5][2] and v[5][17] -> y[1][2], 1 head of 2
  *             projects v, int8, attention in bf16
- *   plan      keys      the inputs, copied to 5 rows; 1 of 1 heads together
- *             values    tiles 4x2, 1x2, k6; 1 of 1 heads together
+ *   plan      keys      the inputs, copied to 5 rows; 1 of 1 head together
+ *             values    tiles 4x2, 1x2, k6; 1 of 1 head together
  *             queries   the inputs themselves; they are not projected
  *             attend    1 x 1 of 4 queries
  *                       scores 5x1 k2 | context 1 of 2x1 k5

@@ -8,7 +8,7 @@
  *   plan      keys      the inputs themselves; they are not projected
  *             values    the inputs themselves; they are not projected
  *             queries   the inputs themselves; they are not projected
- *             attend    1 x 1 queries
+ *             attend    1 x 1 query
  *                       scores 1x1 k1 | context 1 of 9x1 k1
  *             output    tiles 1x2, k2x8
  *   numbers   operands of projections in f32, of attention in f32;

@@ -5,9 +5,9 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][9] -> y[3][9], 1 head of 2
  *             int8, attention in f32
- *   plan      keys      tiles 3x2, k6; 1 of 1 heads together
- *             values    tiles 3x2, k6; 1 of 1 heads together
- *             queries   tiles 3x2, k6; 1 of 1 heads together
+ *   plan      keys      tiles 3x2, k6; 1 of 1 head together
+ *             values    tiles 3x2, k6; 1 of 1 head together
+ *             queries   tiles 3x2, k6; 1 of 1 head together
  *             attend    1 x 3 of 8 queries
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x9, k2

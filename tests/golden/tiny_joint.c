@@ -5,10 +5,10 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][4] -> y[3][4], 1 head of 3
  *             causal
- *   plan      keys      columns 3..5 of one product; 1 of 1 heads together
- *             values    columns 6..8 of one product; 1 of 1 heads together
+ *   plan      keys      columns 3..5 of one product; 1 of 1 head together
+ *             values    columns 6..8 of one product; 1 of 1 head together
  *                       its tiles 3x9, k4
- *             queries   columns 0..2 of one product; 1 of 1 heads together
+ *             queries   columns 0..2 of one product; 1 of 1 head together
  *             attend    1 x 3 of 16 queries
  *                       scores 2x3 k3 | context 1 of 3x3 k3
  *             output    tiles 3x4, k3
@@ -568,10 +568,10 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
   float *const stats = scratch + 112; /* [160], statistics */
   queries_lanes_3of16(queries, q);
   {
-    const __m256 last_of0_c0 = _mm256_set1_ps((float)(0));
+    const __m256 last_of0_c0 = _mm256_set1_ps(0.0f);
     const __m256 last_lane0_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
     const __m256 last_lanes0_c0 = _mm256_add_ps(last_lane0_c0, last_of0_c0);
-    const __m256 last_key1_c0 = _mm256_set1_ps((float)(2));
+    const __m256 last_key1_c0 = _mm256_set1_ps(2.0f);
     const __m256 last2_c0 = _mm256_min_ps(last_key1_c0, last_lanes0_c0);
     _mm256_storeu_ps(stats + LAST_KEY, last2_c0);
   }

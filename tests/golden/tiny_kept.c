@@ -5,8 +5,8 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[1][3] -> y[1][3], 1 head of 2
  *             cache append, cache in int8
- *   plan      keys      tiles 1x2, k3; 1 of 1 heads together
- *             values    tiles 1x2, k3; 1 of 1 heads together
+ *   plan      keys      tiles 1x2, k3; 1 of 1 head together
+ *             values    tiles 1x2, k3; 1 of 1 head together
  *             attend    1 x 1 of 8 queries: Q 1 of 2x1
  *                       scores of 8 keys k2 | context 1x2 k9
  *             output    tiles 1x3, k2

@@ -29,7 +29,7 @@
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
- *               <word>..[<lane>]: the last index of an operand, a number of its vector
+ *               <word>..[<lane>]: a number of a vector, in GNU C: intrinsics take constants alone
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_neon.h"

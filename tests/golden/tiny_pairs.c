@@ -639,10 +639,10 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
   float *const stats = scratch + 112; /* [160], statistics */
   query_4x3of16_k3(packed, xt, packed + 16, q);
   {
-    const __m256 last_of0_c0 = _mm256_set1_ps((float)(0));
+    const __m256 last_of0_c0 = _mm256_set1_ps(0.0f);
     const __m256 last_lane0_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
     const __m256 last_lanes0_c0 = _mm256_add_ps(last_lane0_c0, last_of0_c0);
-    const __m256 last_key1_c0 = _mm256_set1_ps((float)(4));
+    const __m256 last_key1_c0 = _mm256_set1_ps(4.0f);
     const __m256 last2_c0 = _mm256_min_ps(last_key1_c0, last_lanes0_c0);
     _mm256_storeu_ps(stats + LAST_KEY, last2_c0);
   }

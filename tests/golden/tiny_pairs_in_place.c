@@ -5,8 +5,8 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     q[2][4], k[3][4] and v[3][2] -> y[2][4], 1 head of 4, values of 2
  *             rope half, projects qo, bf16
- *   plan      keys      the inputs, copied to 3 rows; 1 of 1 heads together
- *             values    the inputs, copied to 3 rows; 1 of 1 heads together
+ *   plan      keys      the inputs, copied to 3 rows; 1 of 1 head together
+ *             values    the inputs, copied to 3 rows; 1 of 1 head together
  *             attend    1 x 2 of 16 queries: Q 1 of 4x2
  *                       scores 3x2 k4 | context 1 of 2x2 k3
  *             output    tiles 2x4, k1

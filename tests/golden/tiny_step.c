@@ -5,8 +5,8 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[1][8] -> y[1][8], 2 heads of 4
  *             1 of keys and values, cache append
- *   plan      keys      tiles 1x4, k8; 1 of 1 heads together
- *             values    tiles 1x4, k8; 1 of 1 heads together
+ *   plan      keys      tiles 1x4, k8; 1 of 1 head together
+ *             values    tiles 1x4, k8; 1 of 1 head together
  *             queries   tiles 1x8, k8; 2 of 2 heads together
  *             attend    1 x 1 of 8 queries
  *                       scores of 8 keys k4 | context 2x4 k9

@@ -5,8 +5,8 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[1][8] -> y[1][8], 2 heads of 4
  *             1 of keys and values, probs, mask bool, cache append
- *   plan      keys      tiles 1x4, k8; 1 of 1 heads together
- *             values    tiles 1x4, k8; 1 of 1 heads together
+ *   plan      keys      tiles 1x4, k8; 1 of 1 head together
+ *             values    tiles 1x4, k8; 1 of 1 head together
  *             queries   tiles 1x8, k8; 2 of 2 heads together
  *             attend    1 x 1 of 8 queries
  *                       scores of 8 keys k4 | context 2x4 k9
@@ -487,7 +487,7 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
   const __m256 last_key = _mm256_set1_ps((float)(stop - 1));
   {
     const __m256 lane = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
-    const __m256 from = _mm256_set1_ps((float)(0));
+    const __m256 from = _mm256_set1_ps(0.0f);
     const __m256 key = _mm256_add_ps(lane, from);
     const __m256 weight = _mm256_loadu_ps(p);
     const __m256 tiny_key = _mm256_cmp_ps(weight, least, _CMP_LT_OQ);
@@ -501,7 +501,7 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
   }
   {
     const __m256 lane = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
-    const __m256 from = _mm256_set1_ps((float)(8));
+    const __m256 from = _mm256_set1_ps(8.0f);
     const __m256 key = _mm256_add_ps(lane, from);
     const __m256 weight = _mm256_loadu_ps(p + 8);
     const __m256 tiny_key = _mm256_cmp_ps(weight, least, _CMP_LT_OQ);

@@ -4,9 +4,9 @@
  *   license   may be used, changed and shipped without conditions; comes without warranty
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[4][10] -> y[4][10], 1 head of 2
- *   plan      keys      tiles 2x1, k5; 1 of 1 heads together; 7 products of quadrants
- *             values    tiles 2x1, k5; 1 of 1 heads together; 7 products of quadrants
- *             queries   tiles 2x1, k5; 1 of 1 heads together; 7 products of quadrants
+ *   plan      keys      tiles 2x1, k5; 1 of 1 head together; 7 products of quadrants
+ *             values    tiles 2x1, k5; 1 of 1 head together; 7 products of quadrants
+ *             queries   tiles 2x1, k5; 1 of 1 head together; 7 products of quadrants
  *             attend    1 x 4 queries
  *                       scores 2x4 k2 | context 1 of 2x4 k4
  *             output    tiles 4x2, k2

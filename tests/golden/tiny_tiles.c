@@ -5,8 +5,8 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][34] -> y[3][34], 1 head of 2
  *             bf16
- *   plan      keys      tiles 3x2, k17; 1 of 1 heads together
- *             values    tiles 2x2, 1x2, k17; 1 of 1 heads together
+ *   plan      keys      tiles 3x2, k17; 1 of 1 head together
+ *             values    tiles 2x2, 1x2, k17; 1 of 1 head together
  *             attend    1 x 3 of 16 queries: Q 1 of 2x3
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x32, 3x2, k1

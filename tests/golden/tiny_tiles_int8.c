@@ -5,9 +5,9 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[2][9] -> y[2][9], 1 head of 2
  *             int8, attention in f32
- *   plan      keys      tiles 2x2, k3; 1 of 1 heads together
- *             values    tiles 2x2, k3; 1 of 1 heads together
- *             queries   tiles 2x2, k3; 1 of 1 heads together
+ *   plan      keys      tiles 2x2, k3; 1 of 1 head together
+ *             values    tiles 2x2, k3; 1 of 1 head together
+ *             queries   tiles 2x2, k3; 1 of 1 head together
  *             attend    1 x 2 of 16 queries
  *                       scores 2x2 k2 | context 1 of 2x2 k2
  *             output    tiles 2x9, k1

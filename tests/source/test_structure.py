@@ -272,6 +272,27 @@ def test_a_reviewer_can_read_it(tmp_path):
             assert needed <= there, (name, isa)
 
 
+def test_goldens_are_tidy():
+    """No void of a parameter that is used, no integer that is known as an expression, no number without its noun's
+    form. Parts of scratch and of the statistics have names, but in straight code."""
+    paths = [*(ROOT / "tests/golden").glob("*.c")]
+    assert len(paths) > 20
+    for path in paths:
+        text = path.read_text()
+        for body in re.findall(r"^(?:static|mhagen_status) [^;{]*\{\n(.*?)^\}", text, re.M | re.S):
+            for name in re.findall(r"^  \(void\)(\w+);", body, re.M):
+                assert len(re.findall(rf"\b{name}\b", body)) == 1, (path.name, name)
+        code = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+        folded = re.findall(r"\(float\)\(-?\d+\)|[^.\w]0 \* \w|\w \* 0\b|\w \+ 0[;,)\]]", code)
+        assert not folded, (path.name, folded)
+        plural = [comment for comment in re.findall(r"/\*.*?\*/", text, re.S)
+                  if re.search(r"(?<![\w.,-])1 (rows|columns|heads|queries|keys|steps|K steps|bytes)\b", comment)]
+        assert not plural, (path.name, plural)
+        if "unroll=full" not in text:
+            places = re.sub(r"^ +\w+ \*const .*; *$", "", code, flags=re.M)
+            assert not re.findall(r"\b(?:scratch|stats) \+ \d+", places), path.name
+
+
 def test_nothing_of_this_machine(texts):
     """No date, path, host, user or commit."""
     commit = "git rev-parse --short HEAD 2>/dev/null || true"
