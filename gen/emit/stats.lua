@@ -4,7 +4,7 @@
 --   at(group, stats, row, c)          the place of a statistic of vector c of a group
 --   each(K, group, stats, build)      build for each vector of the group
 --   count(scores)                     rows that there are
---   declared(plan, functions)         the C text of the names that the text of functions has
+--   named(plan, functions)            { name, number, meaning } of the rows that the text of functions has
 
 local expr = require "base.expr"
 
@@ -57,16 +57,14 @@ function M.each(K, group, stats, build)
   end
 end
 
-function M.declared(plan, functions)
-  local lines = {}
+function M.named(plan, functions)
+  local used = {}
   for _, row in ipairs(rows) do
     if functions:find("%f[%w_]" .. row[3] .. "%f[^%w_]") then
-      lines[#lines + 1] = ("enum { %s = %d }; /* %s */\n"):format(row[3], row[2] * plan.widest, row[4])
+      used[#used + 1] = { row[3], row[2] * plan.widest, row[4] }
     end
   end
-  if not lines[1] then return "" end
-  return ("/* Rows of the statistics of a group of queries, of %d floats: one for each query. */\n"):format(plan.widest)
-    .. table.concat(lines) .. "\n"
+  return used
 end
 
 return M

@@ -11,9 +11,9 @@ local legend = require "tape.legend"
 local memory = require "schedule.memory"
 local options = require "options.init"
 local other_types = require "kernel.other_types"
+local pressure_of = require "tape.pressure"
 local sections = require "schedule.sections"
 local shape_of = require "kernel.shape"
-local tape = require "tape.init"
 local types = require "machine.types"
 local ways = require "way.init"
 local words = require "base.words"
@@ -39,7 +39,7 @@ end
 local function pressure(kernels)
   local most = 0
   for _, fn in ipairs(kernels.functions) do
-    if fn.attr then most = math.max(most, tape.pressure(fn)) end
+    if fn.attr then most = math.max(most, pressure_of(fn)) end
   end
   return most
 end

@@ -338,7 +338,9 @@ function M.kernel(cfg, answer)
     pack_rope = rope .. quant, fingerprint = recorded.fingerprint, pack_tables = pack_tables,
     tables_fingerprint = M.tables_fingerprint(recorded),
     macros = recorded.tape.rolled and cprint.unroll or "",
-    functions = statistics.declared(plan, recorded.functions) .. recorded.functions,
+    functions = cprint.constants(
+      ("Rows of the statistics of a group of queries: %d floats, one a query."):format(plan.widest),
+      statistics.named(plan, recorded.functions)) .. recorded.functions,
     test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
     lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),

@@ -5,6 +5,7 @@
 --   wrap(line, indent)                 a long statement, broken at commas or spaces
 --   list(items, indent)                the items of an initializer, on lines of their own
 --   comment(text, indent)              /* ... */ over several lines
+--   constants(title, rows)             numbers under names
 --
 -- Values with the same constant share a statement.
 
@@ -198,7 +199,10 @@ function printers.result(_, node, indent, out)
   out[#out + 1] = ("%sreturn %s;"):format(indent, node.result.name)
 end
 
-function printers.shared(_, node, indent, out) out[#out + 1] = wrap(indent .. node.text, indent) end
+function printers.shared(_, node, indent, out)
+  local made = node.dst and target(node) or ""
+  out[#out + 1] = wrap(("%s%s%s(%s);"):format(indent, made, node.name, table.concat(node.args, ", ")), indent)
+end
 
 function printers.int(_, node, indent, out)
   out[#out + 1] = wrap(("%sconst ptrdiff_t %s = %s;"):format(indent, node.name, expr.alone(node.value)),
@@ -283,6 +287,26 @@ local function print_function(isa, fn, body)
   return table.concat(out, "\n") .. "\n"
 end
 
+-- The function of a section that several functions have.
+local function print_shared(one)
+  local params, out = {}, { "/* " .. words.singular(one.doc) .. " */" }
+  for i, p in ipairs(one.params) do params[i] = table.concat(p) end
+  out[2] = wrap(("static inline __attribute__((always_inline)) %s %s(%s) {"):format(
+    one.result and ctype(one.result) or "void", one.name, table.concat(params, ", ")), "")
+  for _, array in ipairs(one.locals) do out[#out + 1] = ("  %s%s%s;"):format(array[1], array[2], array[3]) end
+  table.move(one.lines, 1, #one.lines, #out + 1, out)
+  if one.result then out[#out + 1] = ("  return %s;"):format(one.result.name) end
+  out[#out + 1] = "}"
+  return table.concat(out, "\n") .. "\n"
+end
+
+-- Constants under names: rows { name, value, meaning }, behind what they are.
+function M.constants(title, rows)
+  local lines = {}
+  for i, row in ipairs(rows) do lines[i] = ("enum { %s = %d }; /* %s */\n"):format(table.unpack(row)) end
+  return lines[1] and ("/* %s */\n%s\n"):format(title, table.concat(lines)) or ""
+end
+
 -- Adds the ISA's helpers that a body uses to `out`, once for each width.
 local function add_helpers(isa, body, seen, out)
   for _, node in ipairs(body) do
@@ -303,14 +327,15 @@ function M.functions(tape)
   local bodies, shared = {}, {}
   for _, fn in ipairs(tape.functions) do bodies[fn] = tape.rolled and roll(fn) or fn.body end
   if tape.rolled then
-    shared = share(tape.functions, bodies, { ctype = ctype, wrap = wrap, lines = function(nodes, indent)
+    shared = share(tape.functions, bodies, { ctype = ctype, lines = function(nodes, indent)
       local lines = {}
       print_body(tape.isa, nodes, indent, lines)
       return lines
     end })
   end
   for _, fn in ipairs(tape.functions) do
-    out[#out + 1] = (shared[fn] or "") .. print_function(tape.isa, fn, bodies[fn])
+    for _, one in ipairs(shared[fn] or {}) do out[#out + 1] = print_shared(one) end
+    out[#out + 1] = print_function(tape.isa, fn, bodies[fn])
   end
   return table.concat(out, "\n")
 end

@@ -1,12 +1,11 @@
 -- Sections of functions that several have are written once, as functions that the compiler puts back in their places.
 --
 --   share(functions, bodies, by)   bodies: by function, its nodes as they are printed; sections that are equal but for
---                                  their names become calls there. by: lines(nodes), ctype(value) and wrap of the
---                                  printer. Returns the texts to print before each function, by function.
+--                                  their names become calls there. by: lines(nodes, indent) and ctype(value) of the
+--                                  printer. Returns, by function, a list of those to print before it:
+--                                  { name, doc, params, locals, lines, result }
 --
 -- A section is a run of nodes that a tape has recorded as one. Names that are made outside of it are its parameters.
-
-local words = require "base.words"
 
 local NOTHING = {}
 local LEAST, SAVED = 5, 3 -- lines of a section, and those that it has to save
@@ -105,7 +104,7 @@ local function section_of(run, after, visible, whole, by, outermost)
     elseif type then
       number[name] = i
       if type.array and whole[name] == count[name] + 1 then
-        found.locals[#found.locals + 1] = { name, type }
+        found.locals[#found.locals + 1] = { type[1], name, type[2], type.array }
       else
         found.args[#found.args + 1], found.types[name] = name, type
       end
@@ -160,37 +159,29 @@ local function order_of(one)
   return list
 end
 
--- The text of the function of a section.
-local function text_of(one, name, order, by)
-  local type, params = one.result and by.ctype(one.result.dst) or "void", {}
+-- The parameters of the function of a section, { text before the name, name, text behind it } each.
+local function params_of(one, order)
+  local params = {}
   for i, n in ipairs(order) do
     local arg = one.args[n]
-    params[i] = one.types[arg][1] .. arg .. one.types[arg][2]
+    params[i] = { one.types[arg][1], arg, one.types[arg][2] }
   end
-  local out = { "/* " .. words.singular(one.section.doc) .. " */" }
-  out[2] = by.wrap(("static inline __attribute__((always_inline)) %s %s(%s) {"):format(type, name,
-    table.concat(params, ", ")), "")
-  for _, array in ipairs(one.locals) do out[#out + 1] = ("  %s%s%s;"):format(array[2][1], array[1], array[2][2]) end
-  table.move(one.lines, 1, #one.lines, #out + 1, out)
-  if one.result then out[#out + 1] = ("  return %s;"):format(one.result.dst.name) end
-  out[#out + 1] = "}"
-  return table.concat(out, "\n") .. "\n"
+  return params
 end
 
 -- Puts the call of a function into the place of a section.
-local function call(one, name, order, by)
+local function call(one, name, order)
   local list, first, args = one.list, nil, {}
   for i, n in ipairs(order) do args[i] = one.args[n] end
   for i, node in ipairs(list) do
     if node == one.run[1] then first = i end
   end
   for _ = 2, #one.run do table.remove(list, first) end
-  local before = one.result and ("const %s %s = "):format(by.ctype(one.result.dst), one.result.dst.name) or ""
-  list[first] = { kind = "shared", text = ("%s%s(%s);"):format(before, name, table.concat(args, ", ")) }
+  list[first] = { kind = "shared", name = name, args = args, dst = one.result and one.result.dst }
   for _, array in ipairs(one.locals) do
-    local names = array[2].array.names
+    local names = array[4].names
     for i = #names, 1, -1 do
-      if names[i][1] == array[1] then table.remove(names, i) end
+      if names[i][1] == array[2] then table.remove(names, i) end
     end
   end
 end
@@ -219,8 +210,10 @@ return function(functions, bodies, by)
       end
       taken[name] = true
       local args = order_of(one)
-      before[one.fn] = (before[one.fn] or "") .. text_of(one, name, args, by) .. "\n"
-      for _, other in ipairs(group) do call(other, name, args, by) end
+      before[one.fn] = before[one.fn] or {}
+      table.insert(before[one.fn], { name = name, doc = one.section.doc, params = params_of(one, args), lines = one.lines,
+                                     locals = one.locals, result = one.result and one.result.dst })
+      for _, other in ipairs(group) do call(other, name, args) end
     end
   end
   return before

@@ -159,7 +159,7 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
-/* Rows of the statistics of a group of queries, of 1 floats: one for each query. */
+/* Rows of the statistics of a group of queries: 1 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 1 }; /* the sum of the weights */
 enum { TEST = 2 }; /* 0, or NaN where a result is not finite */
