@@ -63,15 +63,11 @@ M.rows = {
     rejected = { { "V = X (Wv Wo) for one head", "as many flops as Y = (P X) (Wv Wo), and more for few queries" },
                  { "one key or one query, self-attention: weights are 1, no Q and K",
                    "half of the flops, but an infinite input would give inf, not NaN" },
-                 { "equal inputs of keys and values in cross-attention", "no flops to save, Wk and Wv " ..
-                   "differ" } } },
-  { "copied", "rows of keys and values are copied, a block of heads at a time",
-    "in an input they lie so far apart that those of a block of keys share few sets of the nearest cache",
-    rejected = { { "read where they lie", "Zen 5, 1024 queries, heads of 64, slower than layout=bhsd: 16, 32 and 64 " ..
-                   "heads by 20, 25 and 32 % (with copies 6, 4, 2), 8 and 12 by 3; on avx2 8, 12 and 16 heads by " ..
-                   "15, 7 and 47 % (with copies 0 to 1)" },
-                 { "the same for two groups of queries", "64 queries of 1024 keys 27 % slower instead of 18" },
-                 { "fewer rows in a tile (key_rows=8)", "16 heads: as slow as without" } } },
+                 { "equal inputs of keys and values in cross-attention", "no flops to save, Wk and Wv differ" } } },
+  { "copied", "keys and values are copied, head by head", "rows of a block of keys share few sets of the nearest cache",
+    rejected = { { "read where they lie", "Zen 5, 1024 queries, slower than layout=bhsd: 16, 32, 64 heads of 64 by " ..
+                   "20, 25, 32 % (with copies 6, 4, 2), 8 and 12 by 3; avx2: 8, 12, 16 by 15, 7, 47 (copies 0 to 1)" },
+                 { "the same for two groups of queries", "64 queries of 1024 keys 27 % slower instead of 18" } } },
   { "masked_unfolded", "no products of weights behind a mask",
     "an input has no margin for the last tile of keys, and may hold NaN there", rejected = {} },
   { "no_bk", "no bk", "it adds the same to all scores of a query, and softmax drops that", rejected = {} },
@@ -96,8 +92,7 @@ M.rows = {
   { "shared_keys", "tiles of four keys where one would hold them all",
     "the exponentials of a tile run beside the FMAs of the next",
     rejected = { { "key_rows=16", "slower: micro by 1.5 %, dk = 4 by 2.3 %, dk = 12 by 0.8 %" },
-                 { "key_rows=4 also for more keys", "slower: 32 keys by 1.9 %, small by 0.7 %, 64 keys by " ..
-                   "0.6 %" } } },
+                 { "key_rows=4 also for more keys", "slower: 32 keys by 1.9 %, small by 0.7 %, 64 keys by 0.6 %" } } },
   { "pairs", "products of pairs of bfloat16",
     "an instruction adds two products to a sum; operands take half of the memory",
     rejected = { { "float32", "Zen 5, bf16 over float32: bert_base_128 50 % of its time, xformer_base and kwt3 51, " ..
@@ -155,8 +150,7 @@ M.rows = {
   { "q_columns", "lanes are columns in the query projection",
     "X is read as it is, and few queries leave no lanes idle; Q is transposed afterwards",
     rejected = { { "q_lanes=queries", "slower: one query by 42 % (d_model 139, 3 heads), three by 24 %; " ..
-                   "bert_base_512 by 1.9 %, kwt3 by 1.4 %, deit_s by 1.3 %, odd by 0.9 %, whisper_tiny by " ..
-                   "0.8 %, " ..
+                   "bert_base_512 by 1.9 %, kwt3 by 1.4 %, deit_s by 1.3 %, odd by 0.9 %, whisper_tiny by 0.8 %, " ..
                    "small and bert_base_128 by 0.4 %; merged weights: one query by 49 %, kwt1 by 0.9 %" },
                  { "the same of weights from far (cpu.lua), where the model has it at most 2 % cheaper",
                    "Granite Rapids, slower: one query by 60 % (300_5_60), 13 (2048_32_64) and 3 (1024_16_64); with " ..

@@ -162,9 +162,9 @@ M.ways = {}
 -- faster than the default by more than 0.1 %.)
 local CHANCE = 1.01
 
--- By the model and by what has helped: first joins of the best candidate with others that helped, then single
--- changes of the best, then single changes of the default, if they have a chance. Returns how many of the latter have
--- none, where it comes so far.
+-- By the model and by what has helped. First come joins of the best candidate with others that helped. Single changes
+-- of the best follow, then those of the default, if they have a chance. Returns how many of the latter have none, where
+-- it comes so far.
 function M.ways.model(make, open)
   local singles, default = single_changes(make, open), make {}
   local function has_chance(candidate, start) return candidate.cost <= CHANCE * start.cost end

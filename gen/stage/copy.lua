@@ -1,6 +1,6 @@
 -- Keys or values that lie as others have them, as inputs or in a cache, copied for a block of heads: behind a mask
--- tiles of keys may touch more rows than there are, keys may be turned, and rows may share too few sets of the nearest
--- cache. Else attention reads them where they are. And inputs that a cache keeps.
+-- tiles of keys may touch more rows than there are, and keys may be turned. Rows that lie far apart may share too few
+-- sets of the nearest cache. Else attention reads them where they are. And inputs that a cache keeps.
 
 local choices = require "base.choices"
 local expr = require "base.expr"
@@ -20,8 +20,8 @@ local M = { phase = project.phase, title = project.title, per = project.per, axe
 -- Of groups of queries by the rows of a head, from which on a copy takes less time (measured, Zen 5).
 local PASSES = 4
 
--- Whether rows of an input lie so far apart that those of a block of keys are too many for their sets of the nearest
--- cache, and rows of a copy, so many numbers each, are not.
+-- Whether rows of an input lie so far apart that those of a block of keys crowd their sets of the nearest cache. Rows
+-- of a copy, of so many numbers each, must not.
 local function apart(plan, attend, input, row)
   local passes, rows = 0, math.min(groups.key_block(plan), plan.cfg.seq_kv)
   for _, group in ipairs(plan.groups) do passes = passes + group.count * attend.share end
