@@ -45,11 +45,30 @@ local function compiler_for(arch, settings)
   return build.compiler(arch == host.arch and settings.cc or build.foreign[arch].cc)
 end
 
+-- What kernels for an architecture include.
+local function headers_of(arch)
+  for _, isa in ipairs(isas.list) do
+    if (isa.arch or host.arch) == arch and isa.headers ~= "" then return isa.headers end
+  end
+  return ""
+end
+
+-- Precompiles these, for compilers that can; others read them each time.
+local function precompile(cc, path, seconds)
+  local made = path .. ".gch"
+  local status, message, why = build.run(build.joined(cc, { "-x", "c-header", "-o", made, path }), seconds, true)
+  must(status, message)
+  if status == INTERRUPTED then error({ message = "interrupted" }, 0) end
+  if why then must(host.remove_file(made)) end
+  if host.exists(made) then must(host.sync_file(made)) end
+end
+
 -- Compiles what programs for one architecture share. It leaves a file that says what they are made of, or why
 -- they cannot be made; the latter is allowed for another architecture only.
 local function build_common(arch, settings)
   local dir, files = "common/" .. arch, { { name = "mhagen_peak.c", text = bench.peak() } }
   build.add_embedded(files, { name = "" }, "sweep", shared_files)
+  files[#files + 1] = { name = build.HEADERS, text = headers_of(arch) .. "\n" }
   local cc, texts = compiler_for(arch, settings), { settings.compiler }
   for _, file in ipairs(files) do texts[#texts + 1] = file.text end
   local key = host.hash(table.concat(texts, "\0") .. table.concat(cc, " "))
@@ -67,6 +86,7 @@ local function build_common(arch, settings)
     if why then error({ message = ("%s: %s"):format(path, why) }, 0) end
     must(host.sync_file(object))
   end
+  if not key:find "^skip" then precompile(cc, dir .. "/" .. build.HEADERS, settings.timeout) end
   must(host.write_files(dir, { { name = "built", text = key } }, true))
 end
 
@@ -85,7 +105,8 @@ function steps.compile(at, row)
   if at.arch ~= host.arch then row.compiler = step({ cc[1], "--version" }):match("^[^\n]*") end
   local start = host.clock()
   local function compile(...) step(build.joined(cc, { "-I" .. common }, ...), launcher) end
-  compile { "-c", "-o", object, ("%s/%s.c"):format(dir, name) }
+  local headers = isas.list[at.cfg.isa].headers ~= "" and { "-include", common .. "/" .. build.HEADERS } or {}
+  compile(headers, { "-c", "-o", object, ("%s/%s.c"):format(dir, name) })
   row.compile_seconds = build.seconds_since(start)
   local objects = { common .. "/mhagen_peak.o" }
   for _, path in ipairs(shared_files) do

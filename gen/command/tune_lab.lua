@@ -139,7 +139,7 @@ function Lab:compile(list)
   local dir, all = self.dir, list[1] == self.default and list or build.joined({ self.default }, list)
   self.generations = self.generations + 1
   local main = "generation" .. self.generations
-  local program, header = dir .. "/" .. main, "headers.h"
+  local program, header = dir .. "/" .. main, build.HEADERS
   local files, kernels = { { name = "mhagen_peak.c", text = bench.peak() } }, {}
   build.add_embedded(files, { name = "" }, "tune", shared_files)
   files[#files + 1] = { name = main .. ".c", text = main_file(all) }

@@ -28,7 +28,7 @@ M.fields = {
   { "packed_bytes", "bytes", "packed weights", from_program = true },
   { "workspace_bytes", "bytes", "workspace", from_program = true },
   { "generate_seconds", "s", "time to generate" },
-  { "compile_seconds", "s", "time to compile the kernel" },
+  { "compile_seconds", "s", "time to compile the kernel; in a sweep without that of its headers" },
   { "error", "", "norm of y - reference over norm of reference, against float64", from_program = true },
   { "repetitions", "", "timed samples", from_program = true },
   { "us_min", "us", "fastest sample, per run", from_program = true },
