@@ -5,7 +5,7 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     q[2][2], k[3][2] and v[3][1] -> y[2][1], 1 head of 2, values of 1
  *             rope half, tables of rope apart, projects none
- *   plan      keys      the inputs, copied to 3 rows; 1 of 1 heads together
+ *   plan      keys      the inputs, copied to 3 rows; 1 of 1 head together
  *             values    the inputs themselves; they are not projected
  *             queries   the inputs themselves; they are not projected
  *             attend    1 x 2 of 8 queries
@@ -150,7 +150,7 @@ mhagen_status tiny_tables_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma")
 #endif
 
-/* Rows of the statistics of a group of queries, of 8 floats: one for each query. */
+/* Rows of the statistics of a group of queries: 8 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
