@@ -17,7 +17,7 @@ local M = {}
 local function tile_rows(cfg, order) return plan_of.scheme(cfg).rows[order] end
 
 -- The keys that are searched, and their values: a list, or a function of the config. Keys that would cost
--- accuracy (longer chains, see base/choices.lua) are not here.
+-- accuracy (longer chains, see base/measured_choices.lua) are not here.
 local function rows_of(order)
   return function(cfg)
     local values = {}

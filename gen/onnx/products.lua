@@ -146,9 +146,11 @@ local function scales_of_mul(elements, node)
   end
 end
 
--- The tensor that a value is, as it lies or in another order: tensor, function of an index in the value; also its
--- scales, { node of DequantizeLinear or nil, index(i) = the number of that of element i of the node's output,
--- at(number) -> scale, zero }, and the function of an index in that output; or nil.
+-- The tensor that a value is, as it lies or in another order, and the function of an index in the value. Behind these
+-- its scales { node, index, at, zero }, and the function of an index in the output of their node.
+--   node        DequantizeLinear, or nil
+--   index(i)    the number of the scale of element i of the node's output
+--   at(number)  that scale
 local function tensor_of(elements, value)
   local steps, scales, before = {}, nil, nil
   for _ = 1, HOPS do

@@ -3,7 +3,7 @@
 --   panels   a panel serves all rows of X, and each tile of these fetches the whole next panel into the nearest cache:
 --            for few queries, whose weights come from far
 --   ahead    each tile fetches what it reads itself a little later: for few queries, on a core that does not ask for
---            enough lines by itself, and of weights that are widened, where no core looks far ahead
+--            enough lines by itself; and for weights that are widened, for no core looks far ahead there
 --   shares   each tile fetches a share of what is next into the second-level cache: for more queries, which multiply at
 --            least as long as the weights take to come, and for few where a core's facts say so
 

@@ -75,8 +75,12 @@ local function effects(run, visible)
   return possible, own, moved, made
 end
 
--- A section that can be a function, or nil: run, lines, args, the names that it takes, and their types, locals (arrays
--- that nothing else has), result (the node of the value that it returns), key (equal ones have the same).
+-- A section that can be a function, or nil:
+--   run, lines     its nodes and their text
+--   args, types    the names that it takes, and their types
+--   locals         arrays that nothing else has
+--   result         the node of the value that it returns
+--   key            equal sections have the same
 local function section_of(run, after, visible, whole, by, outermost)
   local possible, own, moved, made = effects(run, visible)
   if not possible then return end
@@ -211,8 +215,8 @@ return function(functions, bodies, by)
       taken[name] = true
       local args = order_of(one)
       before[one.fn] = before[one.fn] or {}
-      table.insert(before[one.fn], { name = name, doc = one.section.doc, params = params_of(one, args), lines = one.lines,
-                                     locals = one.locals, result = one.result and one.result.dst })
+      table.insert(before[one.fn], { name = name, doc = one.section.doc, params = params_of(one, args),
+                                     lines = one.lines, locals = one.locals, result = one.result and one.result.dst })
       for _, other in ipairs(group) do call(other, name, args) end
     end
   end
