@@ -12,31 +12,59 @@ local words = require "base.words"
 local M = { phase = "attend", title = "attend", per = "heads", axes = attention.axes, fills = attention.fills,
             cycles = attention.cycles }
 
--- Whether queries are read as the rows that they are.
-local function read_as_rows(plan)
+-- The rows that queries are read from as such; nil where a norm or rope has them in lanes. changed: as numbers that are
+-- scaled or rounded before.
+local function query_rows(plan)
   local rows = attention.query_rows(plan)
-  local changed = plan.attend.turn or plan.attend.late or plan.attend_scheme.b.round
-  return rows and not rows.scale and not changed
+  if not rows or plan.attend.turn or rows.width ~= plan.attend.depth then return nil end
+  local scale = rows.scale or plan.attend.late
+  return { tensor = rows.tensor, width = rows.width, height = rows.height, scale = scale,
+           changed = scale or plan.attend_scheme.b.round }
 end
 
 -- Rows of biases that a query needs: one for each of the heads that share keys, or one for all.
 local function bias_rows(plan) return mask.by_head(plan) and plan.attend.share or 1 end
 
+-- Rows of queries, scaled and rounded, heads side by side.
+local function change_rows(own, rows, to)
+  local K, group, plan = own.K, own.group, own.K.plan
+  local t, w, round = K.t, plan.isa.full, plan.attend_scheme.b.round
+  K:part(("queries_rows_%d"):format(group.used), ("%d rows of queries%s%s."):format(group.used,
+    rows.scale and ", scaled" or "", round and ", rounded" or ""),
+    { { "x", "in", own.p.queries }, { "rows", "out", to.p } }, function(p)
+    K:each("query", group.used, function(r)
+      attention.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, column)
+        K:vectors("i", columns, function(c, used)
+          t:block(function()
+            local value = t:read("load", w, "number", p.x:at(r * rows.tensor.row + at + c), used)
+            if rows.scale then value = t:op("mul", w, "scaled", value, t:op("set", w, "scale", rows.scale)) end
+            if round then value = round(t, w, "rounded", value) end
+            t:write(w, p.rows:at(r * to.row + column + c), value, used)
+          end)
+        end)
+      end)
+    end)
+  end)
+end
+
 -- The queries as rows: those in lanes become such again.
 local function rows_of(own)
-  local K, plan, depth = own.K, own.K.plan, own.K.plan.attend.depth
-  if not own.q then
-    local tensor = own.rows.tensor
-    return { p = own.p.queries, row = tensor.row, head = tensor.head }
+  local K, plan, depth, rows = own.K, own.K.plan, own.K.plan.attend.depth, query_rows(own.K.plan)
+  if rows and not rows.changed then
+    return { p = own.p.queries, row = rows.tensor.row, head = rows.tensor.head }
+  end
+  local to = { p = own:scratch "q_rows", row = plan.hb * depth, columns = plan.hb * depth, head = depth }
+  if rows then
+    change_rows(own, rows, to)
+    return to
   end
   K:each("head", plan.attend.turn and plan.hb or 0, function(i)
     own:turn_queries(i, own.q:at(i * (plan.cfg.dk * own.group.width)))
   end)
   rounding.lanes(K, "scaled_queries", own.group, { p = own.q, rows = plan.hb * depth, scale = plan.attend.late,
                                                    scheme = plan.attend_scheme })
-  local rows = { p = own:scratch "q_rows", row = plan.hb * depth, columns = plan.hb * depth }
-  transpose.rows(K, "queries_rows", own.group, own.q, rows)
-  return { p = rows.p, row = rows.row, head = depth }
+  transpose.rows(K, "queries_rows", own.group, own.q, to)
+  return to
 end
 
 -- The biases of query r for the heads that share keys.
@@ -82,7 +110,7 @@ local function record(own)
 end
 
 function M.emit(K, place, stage, group, i)
-  attention.record(K, place, stage, { group = group, i = i, in_lanes = not read_as_rows(K.plan), build = record })
+  attention.record(K, place, stage, { group = group, i = i, in_lanes = not query_rows(K.plan), build = record })
 end
 
 -- ---- the plan ----
@@ -93,10 +121,9 @@ function M.sections(plan, stage, add)
   local function add_task(name, doc, count, type)
     add("task", { name = name, doc = doc, count = count, type = type })
   end
-  if not read_as_rows(plan) and (attention.query_rows(plan) or plan.stage.query) then
-    attention.query_sections(plan, add)
-    add_task("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth)
-  end
+  local rows = query_rows(plan)
+  if not rows then attention.query_sections(plan, add) end
+  if not rows or rows.changed then add_task("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth) end
   add_task("p", "weights of scores", stage.share * step.p_row, scored)
   add_task("sums", "sums of weights", stage.share * plan.isa.lanes)
   add_task("o_sums", "sums of the context", stage.share * step.product.ld)

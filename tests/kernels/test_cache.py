@@ -11,7 +11,7 @@ import pytest
 
 from reference_lib import (CACHE_APPEND, CACHE_FIXED, CAUSAL, CROSS, Args, Generated, Kernel, Weights, build, drawn_isa,
                            shape_of)
-from tools import ISAS, MHAGEN, check, explain, in_turn, native, run
+from tools import ISAS, MHAGEN, check, explain, generate, in_turn, native, run
 
 H, H_KV, D, DK, DV, SEQ_KV, BATCH = 4, 2, 20, 6, 9, 41, 2
 SHAPE = f"h={H} h_kv={H_KV} d_model={D} dk={DK} dv={DV} batch={BATCH}"
@@ -114,6 +114,18 @@ def test_long_cache(heads, dtype, isa):
     config = [*heads.split(), *f"d_model=20 dk=64 seq=1 seq_kv=300 cache=append cache_dtype={dtype} isa={isa}".split()]
     assert ("fetched 16 KB ahead" in explain(*config)) == (isa != "scalar")
     assert "ok: " in check(*config, "causal=true", "mask=add", "mask_dims=hk")
+
+
+@pytest.mark.parametrize("config, lanes", [
+    ("project=none dk=20", False), ("project=none dk=20 layout=bhsd attend_dtype=bf16 cache_dtype=bf16", False),
+    ("d_model=20 dk=6 weight_dtype=bf16", False), ("d_model=20 dk=6 weight_dtype=bf16 rope=half", True)])
+def test_queries_of_steps(config, lanes, tmp_path):
+    """Queries that are scaled or rounded stay rows; a norm or rope takes them in lanes."""
+    shape = f"{config} h=4 h_kv=2 seq=2 seq_kv=75 cache=append attention={'cross' if 'none' in config else 'self'}"
+    text = generate(tmp_path, shape, "avx512").read_text()
+    assert ("queries_lanes" in text) == lanes and "queries_rows" in text
+    if "avx512" in ISAS_HERE:
+        assert "ok: " in check(*shape.split(), "isa=avx512", "q_len=true", "batch=2")
 
 
 @pytest.mark.parametrize("isa", in_turn(ISAS_HERE, "steps in int8"))
