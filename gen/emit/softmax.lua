@@ -314,14 +314,19 @@ local function lift(t, tile, acc, m)
       low[c] = t:op("all", w, "low_" .. name, below)
     end,
   } })
-  t:unless(low, function()
-    for c, v in ipairs(tile.vecs) do t:op("store", v.w, nil, stat(tile.group, tile.stats, "lift", c), lifts[c]) end
-    tile.rescale()
-  end)
   for c, v in ipairs(tile.vecs) do
+    t:op("store", v.w, nil, stat(tile.group, tile.stats, "lift", c), lifts[c])
     m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c])
       or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], lates[c])
   end
+  return low
+end
+
+-- Behind the weights of a tile in which m may rise, for then no sums of scores wait for a function to return: what was
+-- summed before becomes smaller where m rises, and the tile's sums of weights are added.
+local function settle(t, tile, low)
+  t:unless(low, tile.rescale)
+  for c, v in ipairs(tile.vecs) do weights.add_sum(t, tile, c, v, tile.made[c]) end
 end
 
 -- Opens what several tiles have in common: weights and their sum, which weights.lua closes.
@@ -379,11 +384,13 @@ function M.tile(t, tile)
   if pass.shows then epilogue.run(tile, acc, { epilogue.store(t, target) }) end
   if old_m or pass.new_m then epilogue.run(tile, acc, { maximum(t, tile, old_m, least, m, small) }) end
   if not pass.weighs then return end
-  if pass.lifts then lift(t, tile, acc, m) end
+  tile.made = pass.lifts and {}
+  local low = pass.lifts and lift(t, tile, acc, m)
   if by_powers then
     choices.add(t.why, "powers")
     local beside = tile.next and ways.of(tile.scheme).buffered.beside(t, tile.next, tile.sums, tile.rows)
-    return epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, beside)
+    epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, beside)
+    return low and settle(t, tile, low)
   end
   local steps = { opened(t, tile), less(t, m), weights.weight(t, tile) }
   if tile.scheme.group > 1 then
@@ -392,6 +399,7 @@ function M.tile(t, tile)
     steps[4], steps[5] = epilogue.store(t, target), weights.add(t, tile, acc)
   end
   epilogue.run(tile, acc, steps)
+  if low then settle(t, tile, low) end
 end
 
 return M

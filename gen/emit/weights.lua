@@ -62,13 +62,19 @@ end
 -- A score less m, but for those that are far below; NaN stays NaN.
 function M.not_far(t, w, name, x) return t:op("max", w, "near_" .. name, t:op("set", w, "far_" .. name, M.FAR), x) end
 
--- Where the sum of the chains goes.
-local function put_sum(t, tile, c, v, chains)
+-- Adds the sum of a tile's weights to that of the tiles before, if there are such.
+function M.add_sum(t, tile, c, v, sum)
   local name, at = ("c%d"):format(c - 1), stat(tile.group, tile.stats, "sum", c)
-  local sum = M.reduce(t, v.w, "add", chains, ("sum_%s_"):format(name))
-  t:close()
   if tile.pass.adds then sum = t:op("add", v.w, "total_" .. name, t:op("load", v.w, "old_sum_" .. name, at), sum) end
   t:op("store", v.w, nil, at, sum)
+end
+
+-- The sum of the chains, which tile.made keeps for later, if it is there.
+local function put_sum(t, tile, c, v, chains)
+  local sum = M.reduce(t, v.w, "add", chains, ("sum_c%d_"):format(c - 1))
+  t:close()
+  if not tile.made then return M.add_sum(t, tile, c, v, sum) end
+  tile.made[c] = sum
 end
 
 -- Adds weights; acc: the scores, of which an infinite one makes the sum NaN where that is asked for.

@@ -829,10 +829,7 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
   const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
   const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFFFF;
-  if (!low_c0) {
-    _mm512_storeu_ps(stats + LIFT, lift_c0);
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
-  }
+  _mm512_storeu_ps(stats + LIFT, lift_c0);
   const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 none_c0 = _mm512_setzero_ps();
@@ -881,11 +878,14 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
   const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
   const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
+  tile_store(C00, sums, 16);
+  tile_store(C10, sums + 256, 16);
+  if (!low_c0) {
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+  }
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
   _mm512_storeu_ps(stats + SUM, total_c0);
-  tile_store(C00, sums, 16);
-  tile_store(C10, sums + 256, 16);
 }
 
 /* The same for scores that may be far above the maximum, which rises then. */
@@ -912,10 +912,7 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
   const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFFFF;
-  if (!low_c0) {
-    _mm512_storeu_ps(stats + LIFT, lift_c0);
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
-  }
+  _mm512_storeu_ps(stats + LIFT, lift_c0);
   const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 none_c0 = _mm512_setzero_ps();
@@ -962,6 +959,9 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
   const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
+  if (!low_c0) {
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+  }
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
   _mm512_storeu_ps(stats + SUM, total_c0);
@@ -1001,10 +1001,7 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
   const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFFFF;
-  if (!low_c0) {
-    _mm512_storeu_ps(stats + LIFT, lift_c0);
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
-  }
+  _mm512_storeu_ps(stats + LIFT, lift_c0);
   const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 none_c0 = _mm512_setzero_ps();
@@ -1036,6 +1033,9 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   UNROLL(15) for (ptrdiff_t none = 1; none < 16; ++none) {
     const __m512 none_c0_2 = _mm512_setzero_ps();
     _mm512_storeu_ps(p + 16 * none, none_c0_2);
+  }
+  if (!low_c0) {
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
   }
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);

@@ -457,10 +457,7 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
   const __m256 room_c0 = _mm256_add_ps(above_c0, margin_c0);
   const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFF;
-  if (!low_c0) {
-    _mm256_storeu_ps(stats + LIFT, lift_c0);
-    rescale_3of16(p_first, o, stats, p_rows, o_rows);
-  }
+  _mm256_storeu_ps(stats + LIFT, lift_c0);
   const __m256 fall_c0 = _mm256_sub_ps(lift_c0, late_c0);
   UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], fall_c0);
@@ -470,6 +467,9 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
     _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
+  if (!low_c0) {
+    rescale_3of16(p_first, o, stats, p_rows, o_rows);
+  }
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
   const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
   _mm256_storeu_ps(stats + SUM, total_c0);

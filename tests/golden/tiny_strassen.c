@@ -522,7 +522,7 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
     float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   float acc_r0[4], acc_r1[4], late[4], lift[4];
   int low[4];
-  float fall[4];
+  float fall[4], sum_2_0[4];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[BEGIN + c];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[BEGIN + c];
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -546,11 +546,10 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
     lift[c] = below ? 0.0f : room;
     low[c] = below;
   }
-  if (!(low[0] & low[1] & low[2] & low[3])) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) stats[LIFT + c] = lift[c];
-    rescale_4(p_first, o, stats, p_rows, o_rows);
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    stats[LIFT + c] = lift[c];
+    fall[c] = lift[c] - late[c];
   }
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) fall[c] = lift[c] - late[c];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float x_r0 = acc_r0[c] - fall[c];
     const float sum_r0 = exp2_1(x_r0);
@@ -558,9 +557,14 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
     const float x_r1 = acc_r1[c] - fall[c];
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
-    const float sum_2_0 = sum_r0 + sum_r1;
+    sum_2_0[c] = sum_r0 + sum_r1;
+  }
+  if (!(low[0] & low[1] & low[2] & low[3])) {
+    rescale_4(p_first, o, stats, p_rows, o_rows);
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float old_sum = stats[SUM + c];
-    const float total = old_sum + sum_2_0;
+    const float total = old_sum + sum_2_0[c];
     stats[SUM + c] = total;
   }
 }
