@@ -53,9 +53,12 @@ local function headers_of(arch)
   return ""
 end
 
--- Precompiles these, for compilers that can; others read them each time.
+-- Precompiles these, for compilers that can; others read them each time. On another CPU, clang refuses what depends on
+-- one.
 local function precompile(cc, path, seconds)
   local made = path .. ".gch"
+  must(host.remove_file(made))
+  if table.concat(cc, " "):find("=native", 1, true) then return end
   local status, message, why = build.run(build.joined(cc, { "-x", "c-header", "-o", made, path }), seconds, true)
   must(status, message)
   if status == INTERRUPTED then error({ message = "interrupted" }, 0) end
@@ -105,8 +108,10 @@ function steps.compile(at, row)
   if at.arch ~= host.arch then row.compiler = step({ cc[1], "--version" }):match("^[^\n]*") end
   local start = host.clock()
   local function compile(...) step(build.joined(cc, { "-I" .. common }, ...), launcher) end
-  local headers = isas.list[at.cfg.isa].headers ~= "" and { "-include", common .. "/" .. build.HEADERS } or {}
-  compile(headers, { "-c", "-o", object, ("%s/%s.c"):format(dir, name) })
+  -- The launcher's compiler may be another one.
+  local includes = isas.list[at.cfg.isa].headers ~= "" and not launcher
+  local before = includes and { "-include", common .. "/" .. build.HEADERS } or {}
+  compile(before, { "-c", "-o", object, ("%s/%s.c"):format(dir, name) })
   row.compile_seconds = build.seconds_since(start)
   local objects = { common .. "/mhagen_peak.o" }
   for _, path in ipairs(shared_files) do

@@ -18,7 +18,7 @@ import pytest
 
 from test_bench import FIELDS
 from test_config import assert_refused
-from tools import MHAGEN, ROOT, SEED, cpu_time, need
+from tools import MHAGEN, ROOT, SEED, cpu_time, native, need
 
 pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja")
 
@@ -27,9 +27,11 @@ pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja")
 COMPILER = r"""#!/bin/sh
 case "$*" in
   *--version*) echo "compiler 1"; exit ;;
+  *" -x c-header "*) test -z "$NO_HEADERS" || exit 1 ;;
   *"$FAIL_COMPILE"*.c*) echo "x.c:1: error: ${FAIL_WITH:-refused}" >&2; exit 1 ;;
   *"$HANG_COMPILE"*.c*) trap "" TERM; HERE/sleeper 321 & HERE/sleeper 321; HERE/sleeper 321 ;;
 esac
+echo "$*" >>HERE/compiled
 for word; do
   test "$before" = -o && out=$word
   before=$word
@@ -300,6 +302,23 @@ def test_results(sweep):
     assert sweep.run("--quiet").stdout == ""
     report = subprocess.run([MHAGEN, "report", sweep.out], capture_output=True, text=True)
     assert report.returncode == 0 and "4 configs, 4 measured" in report.stdout
+
+
+@pytest.mark.parametrize("refuses, options, made", [("", "", True), ("1", "", False), ("", " -march=native", False)])
+def test_headers_are_precompiled(refuses, options, made, sweep):
+    """For kernels that have any. A compiler that refuses it compiles all the same; another CPU must not meet them."""
+    isa = "avx2" if native("avx2") else "neon"
+    sweep.grid(grid(seq="3", isa=f'{{ "scalar", "{isa}" }}'))
+    rows = sweep.done(NO_HEADERS=refuses, CC=sweep.env["CC"] + options)
+    assert [row["status"] for row in rows.values()] == ["ok", "ok"]
+    commands = (sweep.path / "compiled").read_text().splitlines()
+    including = [line for line in commands if re.search(r" -include common/\w+/headers\.h -c ", line)]
+    assert len(including) == 1 and including[0].endswith(f"_{isa}.c")
+    assert [path.name for path in sweep.out.glob("common/*/*.gch")] == ["headers.h.gch"] * made
+    (sweep.path / "compiled").unlink()
+    sweep.grid(grid(seq="4", isa=f'"{isa}"'))
+    assert sweep.run("--force", "--launcher", "{}", "--launch", "compile", CC=sweep.env["CC"] + options).returncode == 0
+    assert "-include" not in (sweep.path / "compiled").read_text()
 
 
 def test_more_values(sweep):
