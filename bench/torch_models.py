@@ -2,6 +2,10 @@
 
     python3 bench/torch_models.py [--rounds 10] [--threads 1] [--ways eager,mhagen] [MODEL...]
 
+    python3 bench/torch_models.py --generate 600,2000
+
+The second prints the least time of a token that a decoder's generate() writes behind so many others.
+
 eager (scaled dot-product attention of PyTorch), torch.compile, ONNX Runtime, and mhagen.torch.replace. A row has the
 least time of each way in ms, on one thread of the CPU, which other work on the machine hardly changes, and that of
 eager over that of mhagen. It needs torch, transformers and, for its column, onnx and onnxruntime; what cannot be made
@@ -50,16 +54,58 @@ def encoder():
     return torch.nn.TransformerEncoder(layer, 6), {"src": torch.randn(1, 128, 384)}
 
 
+def llama():
+    """SmolLM2-135M's shape."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    config = LlamaConfig(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+                         num_attention_heads=9, num_key_value_heads=3, head_dim=64, tie_word_embeddings=True,
+                         pad_token_id=0, eos_token_id=None)
+    return LlamaForCausalLM(config)
+
+
+class Marks:
+    """A streamer of generate(), which has the time of each token."""
+
+    def __init__(self, clock):
+        self.clock, self.times = clock, []
+
+    def put(self, _):
+        self.times.append(self.clock())
+
+    def end(self):
+        pass
+
+    def least(self):
+        """But for the prompt, and the first steps, which may make kernels."""
+        return min(after - before for before, after in zip(self.times[4:], self.times[5:]))
+
+
+def generate(past, rounds, clock):
+    """ms of a token: eager, and mhagen with a cache that grows in place."""
+    model = llama().eval()
+    ids, least = torch.randint(1, 49152, (1, past)), {}
+    calls = {"eager": (model, lambda: None)}
+    swapped = mhagen.torch.replace(copy.deepcopy(model))
+    calls["mhagen"] = swapped, lambda: mhagen.torch.growing_cache(swapped)
+    for _ in range(rounds):
+        written = {}
+        for name, (of, cache) in calls.items():
+            marks = Marks(clock)
+            written[name] = of.generate(ids, streamer=marks, past_key_values=cache(), max_new_tokens=12,
+                                        do_sample=False)
+            least[name] = min(least.get(name, float("inf")), marks.least())
+        assert written["eager"].equal(written["mhagen"])
+    return {name: seconds * 1e3 for name, seconds in least.items()}
+
+
 class Step(torch.nn.Module):
     """A step of a decoder: one token behind others in a static cache, which has room for 12 more."""
 
     def __init__(self, past):
         super().__init__()
-        from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
-        config = LlamaConfig(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
-                             num_attention_heads=9, num_key_value_heads=3, head_dim=64, tie_word_embeddings=True)
-        self.model = LlamaForCausalLM(config)
-        self.past, self.config, self.cache = past, config, StaticCache(config, max_cache_len=past + 12)
+        from transformers import StaticCache
+        self.past, self.model = past, llama()
+        self.cache = StaticCache(self.model.config, max_cache_len=past + 12)
 
     def prepare(self):
         self.model(input_ids=torch.randint(0, 49152, (1, self.past)), past_key_values=self.cache, use_cache=True)
@@ -147,9 +193,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"the beginning of one of {', '.join(MODELS)}")
+    parser.add_argument("--generate", metavar="ROWS", help="times tokens behind so many others instead")
     parser.add_argument("--ways", default="eager,compile,ONNX Runtime,mhagen,mhagen compiled")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    clock = time.process_time if options.threads == 1 else time.perf_counter
+    if options.generate:
+        print("| tokens before | eager | mhagen |\n|---|---|---|")
+        for past in map(int, options.generate.split(",")):
+            found = generate(past, options.rounds, clock)
+            print(f"| {past} | {found['eager']:.1f} | {found['mhagen']:.1f} |", flush=True)
+        return
     columns = options.ways.split(",")
     print(f"| model, {options.threads} thread{'s' * (options.threads > 1)} |", *(f"{name} |" for name in columns),
           "eager / mhagen |")
@@ -163,8 +217,7 @@ def main():
         with torch.no_grad():
             getattr(model, "prepare", lambda: None)()
             calls, failed = ways(model, example, options.threads, columns)
-            least = timed(calls, options.rounds,
-                          time.process_time if options.threads == 1 else time.perf_counter)
+            least = timed(calls, options.rounds, clock)
         cells = [f"{least[way] * 1e3:.2f}" if way in least else "-" for way in columns]
         ratio = f"{least['eager'] / least['mhagen']:.2f}" if "mhagen" in least else "-"
         print(f"| {name} | {' | '.join(cells)} | {ratio} |", flush=True)
