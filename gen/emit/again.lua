@@ -1,6 +1,7 @@
 -- The safe path of a head: it is done again with the true maximum where a sum overflowed, and where NaN or Inf
 -- were met. All of it rarely runs, and is as short as can be.
 
+local begin = require "emit.begin"
 local guard = require "emit.guard"
 local head = require "emit.head"
 local score = require "score.init"
@@ -54,7 +55,7 @@ local function head_again(K, group, ptrs, span)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
         put("kept", negmax)
-        if group.keys.tiles == 1 or not softmax.from_maximum(K.plan) then return end
+        if group.keys.tiles == 1 or not begin.from_maximum(K.plan) then return end
         if K.plan.scores.masked then
           put("later", t:op("sel", w, "later_" .. name, good, load "late", negmax))
         else
@@ -134,7 +135,7 @@ function M.check(K, group, ptrs, span)
         mark()
         return head_again(K, group, ptrs, span)
       end
-      if group.keys.tiles > 1 and softmax.from_maximum(K.plan) then
+      if group.keys.tiles > 1 and begin.from_maximum(K.plan) then
         K.t:block(function()
           statistics.each(K, group, ptrs.stats, function(w, name, _, put)
             put("late", K.t:op("zero", w, "late_" .. name))

@@ -1,5 +1,6 @@
 -- One head for one group of queries: scores, softmax and context over the tiles of keys that the group sees.
 
+local begin = require "emit.begin"
 local choices = require "base.choices"
 local context = require "emit.context"
 local exp = require "tape.exp"
@@ -118,10 +119,10 @@ local function ends_apart(K, group, run)
   return not behind or behind.rows < group.keys.rows
 end
 
--- Puts what tiles begin with, by a function of softmax.
-local function begin(K, group, ptrs, by)
+-- Puts what tiles begin with, by a function of emit/begin.lua.
+local function put_begin(K, group, ptrs, by)
   K.t:block(function()
-    statistics.each(K, group, ptrs.stats, function(...) softmax[by](K.t, K.plan, ...) end)
+    statistics.each(K, group, ptrs.stats, function(...) begin[by](K.t, K.plan, ...) end)
   end)
 end
 
@@ -137,12 +138,12 @@ local function lead_tile(K, group, ptrs, head)
   end
   local alone = group.keys.tiles == 1
   local function known_tile(edge)
-    if not alone or K.plan.attend_scheme.powers then begin(K, group, ptrs, "begin_known") end
+    if not alone or K.plan.attend_scheme.powers then put_begin(K, group, ptrs, "known") end
     tile(alone and passes.again or passes.steady, edge)
   end
   if head.again then
     known_tile(K.plan.scores.masked)
-    return alone or softmax.from_maximum(K.plan) and begin(K, group, ptrs, "begin_later")
+    return alone or begin.from_maximum(K.plan) and put_begin(K, group, ptrs, "later")
   end
   K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
     if K.plan.scores.bounds.first then
@@ -222,7 +223,7 @@ function M.pass(K, group, ptrs, head)
   end
   lead_tile(K, group, ptrs, head)
   if not head.again and guard.is_guarded(K, group) then
-    begin(K, group, ptrs, "begin_next")
+    put_begin(K, group, ptrs, "next")
   end
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)

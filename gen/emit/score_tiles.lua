@@ -1,6 +1,7 @@
 -- Tiles of scores as functions. A tile has some keys by the queries of a group, and the softmax is fused into it. Where
 -- a maximum rises, sums and contexts are rescaled.
 
+local begin = require "emit.begin"
 local exp = require "tape.exp"
 local score = require "score.init"
 local softmax = require "emit.softmax"
@@ -59,7 +60,7 @@ local function rescale(K, group, ptrs)
       least_p[c], least_o[c] = least("least_p", -exp.lowest), least("least_o", 125.0)
       put("sum", scaled(least_p, c, w, "sum_" .. name, load "sum"))
       put("negmax", t:op("sub", w, "minus_m_" .. name, load "negmax", rise))
-      if softmax.from_maximum(K.plan) then put("begin", t:op("sub", w, "next_begin_" .. name, load "begin", rise)) end
+      if begin.from_maximum(K.plan) then put("begin", t:op("sub", w, "next_begin_" .. name, load "begin", rise)) end
     end)
     local function rows(base, count, change)
       K:each("row", count, function(i)

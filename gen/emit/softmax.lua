@@ -10,11 +10,11 @@
 -- Where a product has an op for it, weights are made as pairs of bfloat16 at once (isa/powers.lua). Their scores start
 -- at zero, and an FMA subtracts m and makes the logarithms in fixed point of them.
 
+local begin = require "emit.begin"
 local choices = require "base.choices"
 local epilogue = require "emit.epilogue"
 local exp = require "tape.exp"
 local gemm = require "emit.gemm"
-local powers = require "isa.powers"
 local stat = require "emit.stats".at
 local types = require "machine.types"
 local ways = require "way.init"
@@ -71,10 +71,6 @@ M.passes = {
 -- The m of lanes that see no key: any at all where weights are powers, and the lowest float is no m for them.
 function M.unseen(scheme) return scheme.powers and 0.0 or types.LOWEST end
 
--- Whether sums of scores start at -m behind the first tile: not where m is subtracted from a changed score, nor where
--- weights are powers.
-function M.from_maximum(plan) return #plan.scores.changes == 0 and not plan.attend_scheme.powers end
-
 -- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends has
 -- them, and those of rows that hide keys.
 function M.hidden(t, tile, r, c, ends, name)
@@ -127,59 +123,7 @@ local function hide(t, tile, acc)
   return out, least
 end
 
--- What sums start at that would start at zero: products of small queries and keys are subnormal numbers, sums of this
--- with them are none. All scores of a query are more by so little, or none.
-local START = 2.0 ^ -60
-function M.start_of_sums(t, w, name) return t:start("set", w, name, START) end
-
--- Whether they start at that: not where biases are their start, nor sums of pairs.
-local function is_raised(plan) return plan.attend_scheme.group == 1 and #plan.scores.biases == 0 end
-
-local function is_not_zero(t, w, name, x)
-  local zero = t:op("zero", w, "none_" .. name)
-  return t:op("lt", w, "nonzero_" .. name, zero,
-    t:op("max", w, "size_" .. name, t:op("sub", w, "minus_" .. name, zero, x), x))
-end
-
--- The offset of scores whose maximum is large: their weights are infinite, and no exception is raised.
-local LARGE = 2.0 ^ 127
-
--- The statistics of a first tile whose m is known. Its sums start as those did that found m, for the start of a sum
--- decides how a product between two floats is rounded. load and put as statistics.each has them.
-function M.begin_known(t, plan, w, name, load, put)
-  put("sum", t:op("zero", w, "empty_" .. name))
-  if M.from_maximum(plan) then
-    put("late", load("negmax", "first_late"))
-    put("begin", is_raised(plan) and t:op("set", w, "begin_" .. name, START) or t:op("zero", w, "begin_" .. name))
-  elseif plan.attend_scheme.powers then
-    put("begin", t:op("set", w, "begin_" .. name, powers.offset))
-  end
-end
-
--- Those of the tiles behind a first one.
-function M.begin_next(t, plan, w, name, load, put)
-  local negmax = load "negmax"
-  put("kept", negmax)
-  if M.from_maximum(plan) then
-    put("late", t:op("zero", w, "late_" .. name))
-    put("begin", negmax)
-  elseif plan.attend_scheme.powers then
-    put("begin", t:op("set", w, "begin_" .. name, LARGE))
-  end
-end
-
--- The same in another attempt. A maximum that sums from zero found is subtracted from such sums. Large scores round
--- otherwise behind -m, and all weights of a row could be zero.
-function M.begin_later(t, plan, w, name, load, put)
-  local late = load "later"
-  local begin = t:op("sub", w, "early_" .. name, load "negmax", late)
-  if is_raised(plan) then
-    local least = t:op("set", w, "least_" .. name, START)
-    begin = t:op("sel", w, "begin_" .. name, is_not_zero(t, w, name, late), least, begin)
-  end
-  put("late", late)
-  put("begin", begin)
-end
+function M.start_of_sums(t, w, name) return t:start("set", w, name, begin.START) end
 
 -- What the accumulators start at: biases, and -m.
 local function start(t, tile, from_m)

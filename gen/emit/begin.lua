@@ -1,0 +1,70 @@
+-- What sums of scores start at, as statistics of a group: where a maximum may rise, and where it is known before.
+--
+--   START                             in place of zero
+--   from_maximum(plan)                whether sums start at -m behind the first tile
+--   known, next, later(t, plan, w, name, load, put)    put the statistics of a first tile whose m is known, of the tiles
+--                                     behind a first one, and of these in another attempt; load and put as
+--                                     statistics.each has them
+
+local powers = require "isa.powers"
+
+local M = {}
+
+-- Products of small queries and keys are subnormal numbers, sums of this with them are none. All scores of a query are
+-- more by so little, or none.
+M.START = 2.0 ^ -60
+
+-- Whether sums of scores start at -m behind the first tile: not where m is subtracted from a changed score, nor where
+-- weights are powers.
+function M.from_maximum(plan) return #plan.scores.changes == 0 and not plan.attend_scheme.powers end
+
+-- Whether they start at that: not where biases are their start, nor sums of pairs.
+local function is_raised(plan) return plan.attend_scheme.group == 1 and #plan.scores.biases == 0 end
+
+local function is_not_zero(t, w, name, x)
+  local zero = t:op("zero", w, "none_" .. name)
+  return t:op("lt", w, "nonzero_" .. name, zero,
+    t:op("max", w, "size_" .. name, t:op("sub", w, "minus_" .. name, zero, x), x))
+end
+
+-- The offset of scores whose maximum is large: their weights are infinite, and no exception is raised.
+local LARGE = 2.0 ^ 127
+
+-- The statistics of a first tile whose m is known. Its sums start as those did that found m, for the start of a sum
+-- decides how a product between two floats is rounded.
+function M.known(t, plan, w, name, load, put)
+  put("sum", t:op("zero", w, "empty_" .. name))
+  if M.from_maximum(plan) then
+    put("late", load("negmax", "first_late"))
+    put("begin", is_raised(plan) and t:op("set", w, "begin_" .. name, M.START) or t:op("zero", w, "begin_" .. name))
+  elseif plan.attend_scheme.powers then
+    put("begin", t:op("set", w, "begin_" .. name, powers.offset))
+  end
+end
+
+-- Those of the tiles behind a first one.
+function M.next(t, plan, w, name, load, put)
+  local negmax = load "negmax"
+  put("kept", negmax)
+  if M.from_maximum(plan) then
+    put("late", t:op("zero", w, "late_" .. name))
+    put("begin", negmax)
+  elseif plan.attend_scheme.powers then
+    put("begin", t:op("set", w, "begin_" .. name, LARGE))
+  end
+end
+
+-- The same in another attempt. A maximum that sums from zero found is subtracted from such sums. Large scores round
+-- otherwise behind -m, and all weights of a row could be zero.
+function M.later(t, plan, w, name, load, put)
+  local late = load "later"
+  local begin = t:op("sub", w, "early_" .. name, load "negmax", late)
+  if is_raised(plan) then
+    local least = t:op("set", w, "least_" .. name, M.START)
+    begin = t:op("sel", w, "begin_" .. name, is_not_zero(t, w, name, late), least, begin)
+  end
+  put("late", late)
+  put("begin", begin)
+end
+
+return M
