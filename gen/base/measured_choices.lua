@@ -363,7 +363,9 @@ return {
   { "sections", "what several tiles have in common is written once, in functions that the compiler puts into each",
     "the machine code is that of tiles written out",
     rejected = { { "written out in each", "deit_s: 1,881 lines instead of 1,684; Zen 5: deit_s, minilm, micro and " ..
-                   "bert_base_128 as fast within 0.5 %, deit_s on avx2 too" } } },
+                   "bert_base_128 as fast within 0.5 %, deit_s on avx2 too" },
+                 { "strides as arguments, so that products of other operands share a tile", "by hand, Zen 5: deit_s " ..
+                   "1 to 2 % slower; and no two of its products have tiles of one size" } } },
   { "edge_steps", "two K steps in a round of tiles at the edge of a mask",
     "with what the mask adds behind the loop, gcc spills sums in a longer one",
     rejected = { { "four", "gpt2_1024 has 22 spills in two such loops" } } },

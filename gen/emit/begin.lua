@@ -1,10 +1,11 @@
 -- What sums of scores start at, as statistics of a group: where a maximum may rise, and where it is known before.
 --
---   START                             in place of zero
---   from_maximum(plan)                whether sums start at -m behind the first tile
---   known, next, later(t, plan, w, name, load, put)    put the statistics of a first tile whose m is known, of the tiles
---                                     behind a first one, and of these in another attempt; load and put as
---                                     statistics.each has them
+--   START                 in place of zero
+--   from_maximum(plan)    whether sums start at -m behind the first tile
+--   known, next, later(t, plan, w, name, load, put)    put the statistics; load and put as statistics.each has them
+--     known               of a first tile whose m is known
+--     next                of the tiles behind a first one
+--     later               of these in another attempt
 
 local powers = require "isa.powers"
 
