@@ -10,7 +10,7 @@
 --     of a in that product, along = "column", "row" or "first": what moves on by `width` from one of its `heads`
 --     heads to the next },
 -- and the scale of both; behind, an integer of a place: c has so many rows before those of this product; fill: it is
--- no part of a run; of keys also turn, what is done to their rows (graph/turn.lua), which attention has for its
+-- no part of a run; of keys also qk, the norm and rope of their rows (graph/qk.lua), which attention has for its
 -- queries. Keys and values have h_kv heads, each of which h / h_kv heads of queries share.
 --
 -- Attention also: touches, whether its tiles may touch rows behind the last key; of_group(plan, group, stage), which
@@ -20,7 +20,7 @@ local kinds = require "options.kinds"
 local options = require "options.init"
 local score = require "score.init"
 local tensors = require "graph.tensor"
-local turn_of = require "graph.turn"
+local qk_of = require "graph.qk"
 local types = require "machine.types"
 
 local M = {}
@@ -127,7 +127,7 @@ end
 local function cached(cfg, stage)
   local type, grows, exact = types.of_cache[cfg.cache_dtype], cfg.cache == "append", cfg.cache_layout == "bhsd"
   if type == types.f32 then return tensors.cache(stage, grows, exact) end
-  local beside = stage.turn and stage.turn.all or cfg.norm_span == "all"
+  local beside = stage.qk and stage.qk.all or cfg.norm_span == "all"
   return tensors.small_cache(stage, grows, exact, type, beside)
 end
 
@@ -169,9 +169,9 @@ function M.of(cfg, scores)
       stage.fill, stage.behind = cfg.cache == "fixed", cfg.cache == "append" and "past"
     end
   end
-  keys.turn = turn_of.of(cfg)
-  local normed = keys.turn and keys.turn.norm
-  if normed then keys.turn.scale, scale = scale, 1.0 end -- behind the norm, with its gains
+  keys.qk = qk_of.of(cfg)
+  local normed = keys.qk and keys.qk.norm
+  if normed then keys.qk.scale, scale = scale, 1.0 end -- behind the norm, with its gains
   local late, quant = nil, types.quants[cfg.weight_dtype]
   local rounded = types.by_name[cfg.dtype] ~= types.f32 or quant and quant.type
   if rounded and not normed then late, scale = scale, 1.0 end
@@ -180,7 +180,7 @@ function M.of(cfg, scores)
   local attend = {
     name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
     share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, context = context, late = late,
-    scale = not late and scale or nil, test_scores = false, instead = {}, turn = keys.turn, touches = true,
+    scale = not late and scale or nil, test_scores = false, instead = {}, qk = keys.qk, touches = true,
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
   }
   local output = M.product {
@@ -195,13 +195,13 @@ function M.of(cfg, scores)
     local cache = stage.c and stage.c.type and stage.c
     if cache then -- rows are made in float32 before
       stage.c = tensors.workspace(stage.name, { head = stage.cols, staged = true })
-      keeps[#keeps + 1] = keep(stage, tensor and not stage.turn and tensor or stage.c, cache)
+      keeps[#keeps + 1] = keep(stage, tensor and not stage.qk and tensor or stage.c, cache)
     end
-    if cache and tensor and not stage.turn then
+    if cache and tensor and not stage.qk then
       attend.instead[stage.name] = given.instead
     elseif tensor and (cache or stage.c.at == "cache") then
       list[#list + 1] = { name = stage.name, of = stage.name, kind = "copy", letter = stage.letter, a = tensor,
-                          c = stage.c, rows = stage.rows, cols = stage.cols, heads = stage.heads, turn = stage.turn,
+                          c = stage.c, rows = stage.rows, cols = stage.cols, heads = stage.heads, qk = stage.qk,
                           fill = stage.fill, behind = stage.behind, macs = function() return 0.0 end }
     elseif tensor then
       attend[given.as], attend.instead[stage.name] = tensor, given.instead

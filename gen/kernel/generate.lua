@@ -17,7 +17,7 @@ local statistics = require "emit.stats"
 local shape_of = require "kernel.shape"
 local tape = require "tape.init"
 local template = require "base.template"
-local turn_of = require "graph.turn"
+local qk_of = require "graph.qk"
 local types = require "machine.types"
 local version = require "base.version"
 local ways = require "way.init"
@@ -206,12 +206,12 @@ local function packed_by(...)
 end
 
 -- The angles of rope for tables that are not given, as initializers.
-local function rope_text(turn)
-  if not turn or turn.pairs == 0 then return "" end
+local function rope_text(qk)
+  if not qk or qk.pairs == 0 then return "" end
   local numbers = {}
-  for i, part in ipairs(turn_of.turns(turn)) do numbers[i] = cprint.double(part) end
+  for i, part in ipairs(qk_of.turns(qk)) do numbers[i] = cprint.double(part) end
   return ("  .rope_turns = (const double[]){\n%s\n  },\n  .rope_first = %d,\n"):format(cprint.list(numbers, "    "),
-    turn.first)
+    qk.first)
 end
 
 -- What the files have more where tables are apart from packed weights, by the names of templates.
@@ -229,7 +229,7 @@ local function tables_packing(recorded, list)
   local name, tables = plan.cfg.name, pack.tables(plan, list)
   if not tables then return "" end
   local rows, sizes = pack_text(tables)
-  local rope, arrays, fields = rope_text(plan.attend.turn), packing_text(rows, "tables_")
+  local rope, arrays, fields = rope_text(plan.attend.qk), packing_text(rows, "tables_")
   recorded.tables_fingerprint = packed_by(plan.tables_bytes, sizes, table.concat(rows.terms),
     table.concat(rows.fills), rope)
   return template.file("pack_tables.c.in", { name = name, NAME = name:upper(), arrays = arrays, sizes = sizes,
@@ -319,7 +319,7 @@ function M.kernel(cfg, answer)
   local weight_needs = needs_text(plan, "weights")
   local list = pack.list(plan)
   local rows, sizes, instead = pack_text(list, cfg.h)
-  local rope, pack_tables = plan.tables_bytes == 0 and rope_text(plan.attend.turn) or "", tables_packing(recorded, list)
+  local rope, pack_tables = plan.tables_bytes == 0 and rope_text(plan.attend.qk) or "", tables_packing(recorded, list)
   local quant = quant_text(pack.integers(plan)) .. type_text(list) .. deep_text(list.deep)
     .. apart_text(pack.apart(plan))
   local small = {}

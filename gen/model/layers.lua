@@ -5,7 +5,7 @@ local pack = require "plan.pack"
 local quantized = require "model.quantized"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
-local turn_of = require "graph.turn"
+local qk_of = require "graph.qk"
 local words = require "base.words"
 
 local M = {}
@@ -165,11 +165,11 @@ end
 -- The parts of the weights of a layer with their tensors, whose shapes are as cfg says. With rope so is that of what
 -- GGUF divides the angles of its pairs by, `frequencies`.
 function M.weights(model, layer, cfg, type_size)
-  local all, turn = layer:features(cfg), turn_of.of(cfg)
+  local all, qk = layer:features(cfg), qk_of.of(cfg)
   if layer.check then layer.check(cfg.seq_kv) end
   local frequencies = layer.frequencies and layer.frequencies(cfg.seq_kv)
-  if frequencies and turn and turn.pairs > 0 then
-    layer.factors = features(frequencies.name, turn.pairs)
+  if frequencies and qk and qk.pairs > 0 then
+    layer.factors = features(frequencies.name, qk.pairs)
     layer.factors.tensor = frequencies
     check_shape(model, layer.factors, type_size)
   end

@@ -22,8 +22,8 @@ function M.cached(plan) return plan.cfg.cache ~= "none" end
 
 -- Whether a norm is of all heads together, which then are in one block.
 function M.spans_heads(list)
-  local turn = graph.find(list, "attend").turn
-  return turn and turn.norm and turn.all
+  local qk = graph.find(list, "attend").qk
+  return qk and qk.norm and qk.all
 end
 
 -- The keys that nothing would obey, or not as they are given, with these lanes in the query projection ("none": there

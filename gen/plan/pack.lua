@@ -13,7 +13,7 @@ local kinds = require "stage.init"
 local memory = require "schedule.memory"
 local score = require "score.init"
 local tiles = require "schedule.tiles"
-local turn_of = require "graph.turn"
+local qk_of = require "graph.qk"
 local types = require "machine.types"
 local ways = require "way.init"
 
@@ -123,7 +123,7 @@ end
 --   row, column   where the panel begins
 --   inner      of a product: the columns of a, from the first of them on
 function M.list(plan)
-  local pack, turn = setmetatable({ plan = plan, lists = { tables = {} } }, Pack), plan.attend.turn
+  local pack, qk = setmetatable({ plan = plan, lists = { tables = {} } }, Pack), plan.attend.qk
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
   for _, letter in ipairs { "q", "k", "v", "o" } do
     for _, stage in ipairs(plan.stages) do
@@ -131,8 +131,8 @@ function M.list(plan)
     end
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
-  local more = turn_of.gains(turn)
-  if plan.tables_bytes == 0 then append(more, turn_of.matrices_of_tables(turn)) end
+  local more = qk_of.gains(qk)
+  if plan.tables_bytes == 0 then append(more, qk_of.matrices_of_tables(qk)) end
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = more, lists = pack.lists,
            deep = ways.beside(plan.scheme),
            f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
@@ -144,13 +144,13 @@ function M.tables(plan, list)
   local lists = {}
   for _, name in ipairs(M.lists) do lists[name] = {} end
   lists.fills = list.lists.tables
-  return { matrices = {}, rows = {}, more = turn_of.matrices_of_tables(plan.attend.turn), lists = lists, deep = 1 }
+  return { matrices = {}, rows = {}, more = qk_of.matrices_of_tables(plan.attend.qk), lists = lists, deep = 1 }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
 function M.sizes(cfg)
-  local sizes, turn = {}, turn_of.of(cfg)
-  for _, list in ipairs { matrices(cfg), turn_of.gains(turn), turn_of.matrices_of_tables(turn) } do
+  local sizes, qk = {}, qk_of.of(cfg)
+  for _, list in ipairs { matrices(cfg), qk_of.gains(qk), qk_of.matrices_of_tables(qk) } do
     for _, matrix in ipairs(list) do sizes[matrix[1]] = { matrix[2], matrix[3] } end
   end
   for _, row in ipairs(score.of(cfg).packed) do sizes[row.matrix] = { 1, cfg.h } end
@@ -183,22 +183,22 @@ function M.parts(plan)
 end
 
 -- Adds to what the host's pack takes: turns, for tables of rope, the part of a turn of each pair; and the first place.
-local function with_turns(packing, turn)
-  if turn and turn.pairs > 0 then packing.turns, packing.first = turn_of.turns(turn), turn.first end
+local function with_turns(packing, qk)
+  if qk and qk.pairs > 0 then packing.turns, packing.first = qk_of.turns(qk), qk.first end
   return packing
 end
 
 -- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; instead, by the
 -- names of matrices, the numbers of a null pointer. Behind it the same of tables that are apart, or nil.
 function M.packing(plan, fingerprint, tables_fingerprint)
-  local list, turn, instead, sizes = M.list(plan), plan.attend.turn, {}, M.sizes(plan.cfg)
+  local list, qk, instead, sizes = M.list(plan), plan.attend.qk, {}, M.sizes(plan.cfg)
   local tables = M.tables(plan, list)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   return with_turns({
     bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16, apart = M.apart(plan),
-    deep = list.deep, quant = M.integers(plan), sizes = sizes, instead = instead }, not tables and turn),
+    deep = list.deep, quant = M.integers(plan), sizes = sizes, instead = instead }, not tables and qk),
     tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
-                            sizes = sizes, instead = {} }, turn)
+                            sizes = sizes, instead = {} }, qk)
 end
 
 return M

@@ -33,7 +33,7 @@ local function shared(cfg) return cfg.h_kv < cfg.h end
 
 local function drop_biases(list, cfg, scores, why)
   local keys, values, output = graph.find(list, "keys"), graph.find(list, "values"), graph.find(list, "output")
-  if keys and #scores.changes == 0 and not keys.turn then
+  if keys and #scores.changes == 0 and not keys.qk then
     choices.add(why, "no_bk")
     list = graph.edited(list, { keys = { graph.with(keys, { bias = false }) } })
   end
@@ -125,7 +125,7 @@ function M.rewrite(plan, list)
     return best
   end
   -- What stands between Wq and Wk is another matrix for each query and key.
-  local apart = #scores.changes > 0 or graph.find(list, "attend").turn
+  local apart = #scores.changes > 0 or graph.find(list, "attend").qk
   if not apart and keys_allowed(cfg) then
     list = least("keys", "queries", rewrites.absorb_keys, rewrites.merge_keys)
   end

@@ -122,12 +122,12 @@ function M.rewrite(plan, list)
       local stage = graph.projection(list, name)
       if stage and stage.c.at == "workspace" and not stage.c.staged then
         mark(plan, stage.c)
-        stage.c.in_place = stage.turn ~= nil
+        stage.c.in_place = stage.qk ~= nil
       end
     end
   end
   local attend, queries = attend_of(list), graph.projection(list, "queries")
-  if plan.attend_scheme.tiled and queries and not (queries.merged or attend.turn) then
+  if plan.attend_scheme.tiled and queries and not (queries.merged or attend.qk) then
     marks.keys(plan, queries.c)
     queries.c.scale = attend.late
     choices.add(plan.why, "query_pairs")

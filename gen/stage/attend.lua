@@ -216,7 +216,7 @@ function M.sections(plan, stage, add)
   end
   attention.packed_sections(plan, add)
   context_sections(plan, stage, add)
-  attention.turn_sections(plan, stage, add)
+  attention.qk_sections(plan, stage, add)
 end
 
 local SCORE = 5 -- statements of exp2 and the sums, per vector of scores

@@ -17,8 +17,8 @@ local sections = require "schedule.sections"
 local tape = require "tape.init"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
-local turn_of = require "graph.turn"
-local turning = require "emit.turn"
+local qk_of = require "graph.qk"
+local emit_qk = require "emit.qk"
 local words = require "base.words"
 
 local M = {}
@@ -75,12 +75,12 @@ end
 
 -- The norm and rope of the queries of head i.
 function Own:turn_queries(i, q_head)
-  local K, p, turn, cfg = self.K, self.p, self.K.plan.attend.turn, self.K.plan.cfg
-  if not turn then return end
-  local factors = turn.norm and self:scratch "norms"
-  if turn.norm and not turn.all then turning.query_factors(K, self.group, turn, cfg.dk, q_head, factors) end
-  turning.queries(K, self.group, turn, q_head, { cosines = p.cosines, sines = p.sines, place = self.seen.place,
-    gains = p.gains and p.gains:at(turn.q_heads and i * cfg.dk or 0), factors = factors })
+  local K, p, qk, cfg = self.K, self.p, self.K.plan.attend.qk, self.K.plan.cfg
+  if not qk then return end
+  local factors = qk.norm and self:scratch "norms"
+  if qk.norm and not qk.all then emit_qk.query_factors(K, self.group, qk, cfg.dk, q_head, factors) end
+  emit_qk.queries(K, self.group, qk, q_head, { cosines = p.cosines, sines = p.sines, place = self.seen.place,
+    gains = p.gains and p.gains:at(qk.q_heads and i * cfg.dk or 0), factors = factors })
 end
 
 -- The queries of all heads in lanes: rows that are transposed, or their product.
@@ -124,7 +124,7 @@ local function arguments(K, place, stage, group, i)
     y = not in_lanes and from_q0(context):at(context.at == "rows" and place.hb * (plan.hb * context.head) or 0),
     probs = of_keys("probs"), scores = of_keys("scores"),
     q0 = q0, reads = score.of_block(plan.scores, place, place.hb * plan.hb, q0),
-    tables = turning.query_params(K, place, stage.turn),
+    tables = emit_qk.query_params(K, place, stage.qk),
   }
 end
 
@@ -154,11 +154,11 @@ function M.record(K, place, stage, how)
     if not K.full then K.t:places(p.scratch:cut(sections.of(plan, "scratch"))) end
     own.q = queries_in_lanes(own, how.in_lanes)
     -- Lane i of the group sees the keys first[i] .. last[i].
-    local reads, turn = { cfg = cfg }, plan.attend.turn
+    local reads, qk = { cfg = cfg }, plan.attend.qk
     for _, read in ipairs(plan.scores.reads) do reads[read.name] = p[read.name] end
     own.seen = score.of_query(reads, group.count == 1 and group.q0 or p.q0)
-    if turn and turn.norm and turn.all then
-      turning.query_factors(K, group, turn, plan.hb * cfg.dk, own.q, own:scratch "norms")
+    if qk and qk.norm and qk.all then
+      emit_qk.query_factors(K, group, qk, plan.hb * cfg.dk, own.q, own:scratch "norms")
     end
     how.build(own)
   end)
@@ -193,14 +193,14 @@ function M.packed_sections(plan, add)
 end
 
 -- Factors and tables of the queries.
-function M.turn_sections(plan, stage, add)
-  if not stage.turn then return end
-  if stage.turn.norm then M.add_rows(plan, add, "norms", "factors and means of queries", 2) end
-  turn_of.query_sections(plan, stage.turn, add)
+function M.qk_sections(plan, stage, add)
+  if not stage.qk then return end
+  if stage.qk.norm then M.add_rows(plan, add, "norms", "factors and means of queries", 2) end
+  qk_of.query_sections(plan, stage.qk, add)
 end
 
 function M.fills(pack, stage)
-  if stage.turn then turn_of.query_fills(pack, stage.turn) end
+  if stage.qk then qk_of.query_fills(pack, stage.qk) end
   local hb = pack.plan.hb
   for _, value in ipairs(pack.plan.scores.packed) do
     local matrix = { text = value.matrix, a = value.matrix, along = "column", width = 1, heads = pack.plan.cfg.h }

@@ -11,8 +11,8 @@ local project = require "stage.project"
 local score = require "score.init"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
-local turn_of = require "graph.turn"
-local turning = require "emit.turn"
+local qk_of = require "graph.qk"
+local emit_qk = require "emit.qk"
 local widening = require "emit.widening"
 
 local M = { phase = project.phase, title = project.title, per = project.per, axes = project.at_once }
@@ -42,17 +42,17 @@ function M.rewrite(plan, list)
     local row = tiles.round_up(heads * width, plan.isa.lanes)
     local touched = attend.touches and (input.grows or input.type or plan.scores.masked and spilling
       or input.heads and apart(plan, attend, input, row))
-    local turn = name == "keys" and not cached and attend.turn or nil
+    local qk = name == "keys" and not cached and attend.qk or nil
     local in_pairs = plan.attend_scheme.group > 1 and not input.pairs
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
-    if in_pairs or input.heads and (turn or touched) then
+    if in_pairs or input.heads and (qk or touched) then
       local copy = tensors.workspace(cached and "copied_" .. name or name, {
         head = width, row = row,
         held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
       if in_pairs then paired.mark_copy(plan, name, copy) end
       before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
                               phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
-                              cols = width, heads = of.heads, turn = turn, macs = function() return 0.0 end }
+                              cols = width, heads = of.heads, qk = qk, macs = function() return 0.0 end }
       attend = graph.with(attend, { [name] = copy })
     end
   end
@@ -68,11 +68,11 @@ end
 
 function M.sections(plan, stage, add)
   project.result_section(plan, stage, add)
-  if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
+  if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
 end
 
 function M.fills(pack, stage)
-  if stage.turn then turn_of.key_fills(pack, stage.turn) end
+  if stage.qk then qk_of.key_fills(pack, stage.qk) end
 end
 
 -- Copies a row, which in straight code may be behind those that a cache has now: values become zeros there.
@@ -92,7 +92,7 @@ function M.emit(K, place, stage)
   local text = ("%s the %s of %d head%s."):format(kept and "Keeps" or "Copies", stage.of, all, all > 1 and "s" or "")
   if input.scales then params[#params + 1] = { "scales", "in", memory:at(place, input.scales) } end
   local bounds = (kept or copy.staged) and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
-  local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
+  local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)
   local verb = kept and "keep_" or copy.staged and "take_" or "copy_"
   K:part(verb .. stage.of, text, params, project.bounded(K, bounds, params, function(p)

@@ -16,7 +16,7 @@ local M = { phase = "attend", title = "attend", per = "heads", axes = attention.
 -- scaled or rounded before.
 local function query_rows(plan)
   local rows = attention.query_rows(plan)
-  if not rows or plan.attend.turn or rows.width ~= plan.attend.depth then return nil end
+  if not rows or plan.attend.qk or rows.width ~= plan.attend.depth then return nil end
   local scale = rows.scale or plan.attend.late
   return { tensor = rows.tensor, width = rows.width, height = rows.height, scale = scale,
            changed = scale or plan.attend_scheme.b.round }
@@ -58,7 +58,7 @@ local function rows_of(own)
     change_rows(own, rows, to)
     return to
   end
-  K:each("head", plan.attend.turn and plan.hb or 0, function(i)
+  K:each("head", plan.attend.qk and plan.hb or 0, function(i)
     own:turn_queries(i, own.q:at(i * (plan.cfg.dk * own.group.width)))
   end)
   rounding.lanes(K, "scaled_queries", own.group, { p = own.q, rows = plan.hb * depth, scale = plan.attend.late,
@@ -137,7 +137,7 @@ function M.sections(plan, stage, add)
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
                    count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.scheme.held })
   end
-  attention.turn_sections(plan, stage, add)
+  attention.qk_sections(plan, stage, add)
 end
 
 function M.statements(count, plan, stage)

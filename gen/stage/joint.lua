@@ -34,7 +34,7 @@ local function parts_of(list)
   local parts = {}
   for _, name in ipairs { "queries", "keys", "values" } do
     local stage, first = graph.find(list, name), parts[1]
-    local alone = not stage or stage.kind ~= "project" or stage.turn and name == "keys" or stage.merged
+    local alone = not stage or stage.kind ~= "project" or stage.qk and name == "keys" or stage.merged
       or stage.c.at ~= "workspace" or stage.c.staged or first and first.a.name ~= stage.a.name
     if not alone then parts[#parts + 1] = stage end
   end

@@ -9,8 +9,8 @@ local memory = require "schedule.memory"
 local product_of = require "emit.product"
 local score = require "score.init"
 local tiles = require "schedule.tiles"
-local turn_of = require "graph.turn"
-local turning = require "emit.turn"
+local qk_of = require "graph.qk"
+local emit_qk = require "emit.qk"
 local ways = require "way.init"
 local words = require "base.words"
 
@@ -66,7 +66,7 @@ function M.sections(plan, stage, add)
                 type = plan.scheme.packed })
   if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
   M.result_section(plan, stage, add)
-  if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
+  if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
 end
 
 local STRAIGHT = 64 -- vectors of a row of zeros that are stored without a loop
@@ -266,7 +266,7 @@ end
 -- What is done to the rows that a stage has made: keys are turned, rows become pairs where they lie, and what stands
 -- behind values becomes zeros.
 function M.finish(K, stage, p)
-  if stage.turn then turning.keys(K, stage, p) end
+  if stage.qk then emit_qk.keys(K, stage, p) end
   if stage.c.in_place then in_place[stage.c.pairs](K, stage, p) end
   if stage.letter ~= "v" or stage.c.exact or stage.c.staged then return end
   if p.past then return clear_behind(K, stage, p) end
@@ -298,7 +298,7 @@ function M.record(K, place, stage, more, record, part)
   if stage.a.scales then params[#params + 1] = { "row_scales", "in", memory:at(place, stage.a.scales):at(row) } end
   if past then params[#params + 1] = { "past", "int", past } end
   local bounded = M.bounded(K, bounds, params, record)
-  local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
+  local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)
   table.move(more, 1, #more, #params + 1, params)
   local heads = graph.in_block(plan, stage)
@@ -331,7 +331,7 @@ local function in_parts(plan, stage)
   local product, c, run = stage.product, stage.c, stage.product.runs[1][1]
   local margin = stage.letter == "v" and not c.staged and plan.kv_rows > plan.cfg.seq_kv
   return tiles.keeps_sums(product) and #product.runs[1] == 1 and run.count > tiles.TOGETHER
-    and not (stage.turn or stage.behind or stage.fill or c.in_place or margin or score.reads_lengths(plan.scores))
+    and not (stage.qk or stage.behind or stage.fill or c.in_place or margin or score.reads_lengths(plan.scores))
     and product.scheme.b.bytes * product.steps * stage.rows > plan.cpu.cached
 end
 
@@ -359,7 +359,7 @@ end
 -- What is packed for a stage behind its weights.
 function M.fill_more(pack, stage)
   local bias, product = stage.bias, stage.product
-  if stage.turn then turn_of.key_fills(pack, stage.turn) end
+  if stage.qk then qk_of.key_fills(pack, stage.qk) end
   if not bias then return end
   pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1,
     used = graph.in_block(pack.plan, bias) * stage.cols, width = product.ld, scale = stage.scale,

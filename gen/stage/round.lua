@@ -18,7 +18,7 @@ local function held_rows(plan, list)
   if quant and quant.group then return end
   for _, name in ipairs { "keys", "values" } do
     local stage = graph.projection(list, name)
-    if stage and stage.c.at == "workspace" and not stage.turn and not stage.c.staged then stage.c.held = true end
+    if stage and stage.c.at == "workspace" and not stage.qk and not stage.c.staged then stage.c.held = true end
   end
 end
 

@@ -22,7 +22,7 @@ local report = require "command.report"
 local safetensors = require "model.safetensors"
 local sweep = require "command.sweep"
 local tensors = require "model.tensors"
-local turn = require "graph.turn"
+local qk_of = require "graph.qk"
 local unread = require "model.unread"
 local weights = require "command.weights"
 
@@ -80,8 +80,8 @@ local function read_layers(model)
     local words = table.move(layer.keys, 1, #layer.keys, 3, { "seq=5", "isa=scalar" })
     local cfg = config.load(nil, words)
     layer.weights = layers.weights(model, layer, cfg, host.type_size)
-    local of = turn.of(cfg)
-    weights.turns(layer, cfg, of and of.pairs > 0 and turn.turns(of) or nil)
+    local of = qk_of.of(cfg)
+    weights.turns(layer, cfg, of and of.pairs > 0 and qk_of.turns(of) or nil)
   end
   unread.refuse(model, found, {})
 end

@@ -1,10 +1,10 @@
--- The code of graph/turn.lua: rows of K with lanes over columns, where they were projected, and queries of a group with
+-- The code of graph/qk.lua: rows of K with lanes over columns, where they were projected, and queries of a group with
 -- lanes over queries, where their scores read them.
 
 local expr = require "base.expr"
 local graph = require "graph.init"
 local transpose = require "emit.transpose"
-local turn_of = require "graph.turn"
+local qk_of = require "graph.qk"
 
 local M = {}
 
@@ -23,14 +23,14 @@ local function turned(t, w, name, load)
 end
 
 -- What a row is multiplied by, from the sum of the squares of its n columns: zero where that has overflowed.
-local function factor(t, w, name, turn, n, sum)
+local function factor(t, w, name, qk, n, sum)
   local function constant(word, value) return t:op("set", w, word .. name, value) end
   local m
-  if turn.norm == "l2" then
-    m = t:op("max", w, "bounded" .. name, constant("least", turn.eps * turn.eps), sum)
+  if qk.norm == "l2" then
+    m = t:op("max", w, "bounded" .. name, constant("least", qk.eps * qk.eps), sum)
   else
     local mean = t:op("mul", w, "mean_square" .. name, sum, constant("share", 1.0 / n))
-    m = t:op("add", w, "bounded" .. name, mean, constant("epsilon", turn.eps))
+    m = t:op("add", w, "bounded" .. name, mean, constant("epsilon", qk.eps))
   end
   return t:op("div", w, "factor" .. name, constant("one", 1.0), t:op("sqrt", w, "length" .. name, m))
 end
@@ -50,9 +50,9 @@ local function sums(K, rows, n, at, add)
 end
 
 -- Puts the factors of so many rows, and for layer their means, into q.factors.
-local function row_factors(K, turn, rows, n, q, at)
+local function row_factors(K, qk, rows, n, q, at)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
-  local centered = turn.norm == "layer"
+  local centered = qk.norm == "layer"
   if centered then
     t:block(function()
       local sum = sums(K, rows, n, at, function(acc, _, value) t:update(acc, "add", acc, value) end)
@@ -71,15 +71,15 @@ local function row_factors(K, turn, rows, n, q, at)
       end
       t:update(acc, "fma", value, value, acc)
     end)
-    t:op("store", w, nil, q.factors, factor(t, w, "", turn, n, sum))
+    t:op("store", w, nil, q.factors, factor(t, w, "", qk, n, sum))
   end)
 end
 
 -- Row r of a block, one head at x; the rows of its tables and its gains are at those of q.
-local function row(K, turn, r, x, q)
+local function row(K, qk, r, x, q)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
-  local by = turn.norm and t:op("dup", w, "factor", q.factors:at(r))
-  local mean = turn.norm == "layer" and t:op("dup", w, "mean", q.factors:at(lanes + r))
+  local by = qk.norm and t:op("dup", w, "factor", q.factors:at(r))
+  local mean = qk.norm == "layer" and t:op("dup", w, "mean", q.factors:at(lanes + r))
   local function load(name, p, used) return t:read("load", w, name, p, used) end
   local function store(p, value, used) t:write(w, p, value, used) end
   local function value(word, column, used)
@@ -89,8 +89,8 @@ local function row(K, turn, r, x, q)
     local scaled = t:op("mul", w, word .. "_scaled", found, by)
     return t:op("mul", w, word .. "_normal", scaled, load(word .. "_gain", q.gain:at(column), used))
   end
-  if turn.interleaved and lanes > 1 then
-    vectors(K, 2 * turn.pairs, function(at, used)
+  if qk.interleaved and lanes > 1 then
+    vectors(K, 2 * qk.pairs, function(at, used)
       local both = value("value", at, used)
       local firsts = t:op("trn_lo", w, "firsts", both, both, 1)
       local seconds = t:op("trn_hi", w, "seconds", both, both, 1)
@@ -98,11 +98,11 @@ local function row(K, turn, r, x, q)
       local by_second = load("turn_second", q.tables[2]:at(at), used)
       store(x:at(at), t:op("fma", w, "turned", seconds, by_second, part), used)
     end)
-  elseif turn.pairs > 0 then
-    vectors(K, turn.pairs, function(at, used)
-      local columns = { first = at, second = at + turn.pairs }
+  elseif qk.pairs > 0 then
+    vectors(K, qk.pairs, function(at, used)
+      local columns = { first = at, second = at + qk.pairs }
       local tables = { cosine = q.tables[1]:at(at), sine = q.tables[2]:at(at) }
-      if turn.interleaved then -- one lane: a pair lies side by side, as do the two that its first is multiplied by
+      if qk.interleaved then -- one lane: a pair lies side by side, as do the two that its first is multiplied by
         columns = { first = 2 * at, second = 2 * at + 1 }
         tables = { cosine = q.tables[1]:at(2 * at), sine = q.tables[1]:at(2 * at + 1) }
       end
@@ -114,24 +114,24 @@ local function row(K, turn, r, x, q)
       store(x:at(columns.second), second, used)
     end)
   end
-  if not turn.norm then return end
-  vectors(K, turn.dk - 2 * turn.pairs, function(at, used)
-    local column = 2 * turn.pairs + at
+  if not qk.norm then return end
+  vectors(K, qk.dk - 2 * qk.pairs, function(at, used)
+    local column = 2 * qk.pairs + at
     store(x:at(column), value("value", column, used), used)
   end)
 end
 
 -- What is done to rows, for comments in the text.
-function M.doc(turn)
-  if not turn.norm then return "Turns" end
-  return turn.pairs > 0 and "Norms and turns" or "Norms"
+function M.doc(qk)
+  if not qk.norm then return "Turns" end
+  return qk.pairs > 0 and "Norms and turns" or "Norms"
 end
 
 -- What a function that turns keys has as parameters.
-function M.key_params(K, place, turn)
+function M.key_params(K, place, qk)
   local params, memory = {}, K.plan.memory
-  for i, name in ipairs(turn_of.key_tables(turn)) do params[i] = { name, "in", memory:at(place, name) } end
-  if turn.norm then
+  for i, name in ipairs(qk_of.key_tables(qk)) do params[i] = { name, "in", memory:at(place, name) } end
+  if qk.norm then
     params[#params + 1] = { "k_gain", "in", memory:at(place, "k_gain") }
     params[#params + 1] = { "factors", "out", memory:at(place, "factors") }
   end
@@ -140,32 +140,32 @@ end
 
 -- `rows` rows of all heads of a block, from row `first` on; p: out, past or nil, the tables, gains and factors.
 local function key_block(K, stage, p, first, rows)
-  local t, turn, heads, ld = K.t, stage.turn, graph.in_block(K.plan, stage), stage.c.row
-  local names, width = turn_of.key_tables(turn)
+  local t, qk, heads, ld = K.t, stage.qk, graph.in_block(K.plan, stage), stage.c.row
+  local names, width = qk_of.key_tables(qk)
   local params = { { "x", "out", p.out:at(first * ld) } }
-  local row_of_tables = (p.past or 0) + first - turn.first
+  local row_of_tables = (p.past or 0) + first - qk.first
   for _, name in ipairs(names) do params[#params + 1] = { name, "in", p[name]:at(row_of_tables * width) } end
-  if turn.norm then
+  if qk.norm then
     params[#params + 1] = { "k_gain", "in", p.k_gain }
     params[#params + 1] = { "factors", "out", p.factors }
   end
-  local spans = turn.all and 1 or heads -- of the norm
+  local spans = qk.all and 1 or heads -- of the norm
   local within = heads // spans
   local name, of = "turn_keys", "one key"
-  if turn.norm then name, of = "norm_keys_" .. rows, ("%d key%s"):format(rows, rows > 1 and "s" or "") end
-  K:part(name, ("%s %s, %d head%s."):format(M.doc(turn), of, heads, heads > 1 and "s" or ""), params, function(q)
+  if qk.norm then name, of = "norm_keys_" .. rows, ("%d key%s"):format(rows, rows > 1 and "s" or "") end
+  K:part(name, ("%s %s, %d head%s."):format(M.doc(qk), of, heads, heads > 1 and "s" or ""), params, function(q)
     K:each("head", spans, function(span)
-      local x = q.x:at(span * (within * turn.dk))
-      if turn.norm then
-        row_factors(K, turn, rows, within * turn.dk, q, function(r, column) return x:at(r * ld + column) end)
+      local x = q.x:at(span * (within * qk.dk))
+      if qk.norm then
+        row_factors(K, qk, rows, within * qk.dk, q, function(r, column) return x:at(r * ld + column) end)
       end
       K:each("row", rows, function(r)
         K:each("head", within, function(head)
-          local gain = turn.k_heads and (span * within + head) * turn.dk or 0
+          local gain = qk.k_heads and (span * within + head) * qk.dk or 0
           local own = { factors = q.factors, gain = q.k_gain and q.k_gain:at(gain), tables = {} }
           for i, name in ipairs(names) do own.tables[i] = q[name]:at(r * width) end
-          local function record() row(K, turn, r, x:at(r * ld + head * turn.dk), own) end
-          if turn.norm then t:block(record) else record() end
+          local function record() row(K, qk, r, x:at(r * ld + head * qk.dk), own) end
+          if qk.norm then t:block(record) else record() end
         end)
       end)
     end)
@@ -174,7 +174,7 @@ end
 
 -- The rows that are needed: of a norm as many at a time as a vector has lanes, with some more at the ends.
 function M.keys(K, stage, p)
-  local rows, size = stage.rows, stage.turn.norm and K.plan.isa.lanes or 1
+  local rows, size = stage.rows, stage.qk.norm and K.plan.isa.lanes or 1
   local stop, whole, rest = p.bounds.stop or rows, rows // size, rows % size
   local first, blocks = expr.div(p.bounds.first or 0, size), expr.ceil_div(stop, size)
   if p.bounds.first and size > 1 then first = K.t:int("first_block", first) end
@@ -189,17 +189,17 @@ end
 
 -- ---- lanes of queries ----
 
-function M.query_params(K, place, turn)
+function M.query_params(K, place, qk)
   local params, memory, names = {}, K.plan.memory, { "cosines", "sines" }
-  if not turn then return params end
-  for i, name in ipairs(turn_of.query_tables(turn)) do params[i] = { names[i], "in", memory:at(place, name) } end
-  if turn.norm then params[#params + 1] = { "gains", "in", memory:at(place, "q_gain") } end
+  if not qk then return params end
+  for i, name in ipairs(qk_of.query_tables(qk)) do params[i] = { names[i], "in", memory:at(place, name) } end
+  if qk.norm then params[#params + 1] = { "gains", "in", memory:at(place, "q_gain") } end
   return params
 end
 
 -- The factors of n rows of q[n][width], for each lane; for layer the means behind them.
-function M.query_factors(K, group, turn, n, q, factors)
-  local t, centered = K.t, turn.norm == "layer"
+function M.query_factors(K, group, qk, n, q, factors)
+  local t, centered = K.t, qk.norm == "layer"
   local chains = n % 4 == 0 and 4 or n % 2 == 0 and 2 or 1
   K:part(("norm_queries_%dx%s"):format(n, group.name), "What a norm multiplies each query by.", {
     { "q", "in", q }, { "factors", "out", factors } }, function(p)
@@ -232,7 +232,7 @@ function M.query_factors(K, group, turn, n, q, factors)
           if mean then value = t:op("sub", v.w, "centered" .. suffix, value, mean) end
           t:update(acc, "fma", value, value, acc)
         end)
-        t:op("store", v.w, nil, p.factors:at(at), factor(t, v.w, name, turn, n, sum))
+        t:op("store", v.w, nil, p.factors:at(at), factor(t, v.w, name, qk, n, sum))
       end)
     end
   end)
@@ -240,23 +240,23 @@ end
 
 -- The queries of one head of a group, q[dk][width]; p: the tables, gains and factors by name, gain: the place of the
 -- head's first one, place: that of the first query.
-function M.queries(K, group, turn, q, p)
-  local t, along = K.t, turn_of.lanes_row(K.plan, turn)
-  local at = p.place - turn.first
+function M.queries(K, group, qk, q, p)
+  local t, along = K.t, qk_of.lanes_row(K.plan, qk)
+  local at = p.place - qk.first
   local params = { { "q", "out", q } }
-  if turn.pairs > 0 then
+  if qk.pairs > 0 then
     params[2], params[3] = { "cosines", "in", p.cosines:at(at) }, { "sines", "in", p.sines:at(at) }
   end
-  if turn.norm then
+  if qk.norm then
     params[#params + 1] = { "gains", "in", p.gains }
     params[#params + 1] = { "factors", "in", p.factors }
   end
-  K:part("turn_queries_" .. group.name, M.doc(turn) .. " the queries of one head.", params, function(own)
+  K:part("turn_queries_" .. group.name, M.doc(qk) .. " the queries of one head.", params, function(own)
     local function value(c, v, word, row)
       local name, from = "_c" .. c - 1, (c - 1) * group.lanes
       local found = t:op("load", v.w, word .. name, own.q:at(row * group.width + from))
-      if not turn.norm then return found end
-      if turn.norm == "layer" then
+      if not qk.norm then return found end
+      if qk.norm == "layer" then
         local mean = t:op("load", v.w, word .. "_mean" .. name, own.factors:at(group.width + from))
         found = t:op("sub", v.w, word .. "_centered" .. name, found, mean)
       end
@@ -264,13 +264,13 @@ function M.queries(K, group, turn, q, p)
       local gain = t:op("dup", v.w, word .. "_gain" .. name, own.gains:at(row))
       return t:op("mul", v.w, word .. "_normal" .. name, t:op("mul", v.w, word .. "_scaled" .. name, found, by), gain)
     end
-    K:each("pair", turn.pairs, function(i)
-      local rows = { first = i, second = i + turn.pairs }
-      if turn.interleaved then rows = { first = 2 * i, second = 2 * i + 1 } end
+    K:each("pair", qk.pairs, function(i)
+      local rows = { first = i, second = i + qk.pairs }
+      if qk.interleaved then rows = { first = 2 * i, second = 2 * i + 1 } end
       t:block(function()
         for c, v in ipairs(group.vecs) do
           local from, name = (c - 1) * group.lanes, "_c" .. c - 1
-          local tables = turn.pairs > 0 and { cosine = own.cosines:at(i * along), sine = own.sines:at(i * along) }
+          local tables = qk.pairs > 0 and { cosine = own.cosines:at(i * along), sine = own.sines:at(i * along) }
           local first, second = turned(t, v.w, name, function(word)
             if rows[word] then return value(c, v, word, rows[word]) end
             return t:op("load", v.w, word .. name, tables[word]:at(from))
@@ -280,10 +280,10 @@ function M.queries(K, group, turn, q, p)
         end
       end)
     end)
-    K:each("row", turn.norm and turn.dk - 2 * turn.pairs or 0, function(r)
+    K:each("row", qk.norm and qk.dk - 2 * qk.pairs or 0, function(r)
       t:block(function()
         for c, v in ipairs(group.vecs) do
-          local at_row = r + 2 * turn.pairs
+          local at_row = r + 2 * qk.pairs
           local normal = value(c, v, "value", at_row)
           t:op("store", v.w, nil, own.q:at(at_row * group.width + (c - 1) * group.lanes), normal)
         end

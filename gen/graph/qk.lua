@@ -1,5 +1,5 @@
 -- What is done to rows of Q and K between their projections and the scores: a norm (qk_norm), then they are turned by
--- their places (rope). Here are its facts, its tables and how those are packed; emit/turn.lua records it.
+-- their places (rope). Here are its facts, its tables and how those are packed; emit/qk.lua records it.
 --
 -- A norm, of the n columns of a head or (norm_span = all) of all heads: x gain / sqrt(mean(x^2) + eps) (rms: Llama's,
 -- in Qwen 3), the same of x - mean(x) (layer: ViT-22B, Cohere), or x gain / max(length, eps) (l2: Swin v2).
@@ -31,56 +31,56 @@ function M.of(cfg)
 end
 
 -- The matrices that packing is given, { name, rows, columns } each: gains, and those of the tables.
-function M.gains(turn)
-  if not turn or not turn.norm then return {} end
-  return { { "q_norm", 1, turn.dk * (turn.q_heads or 1) }, { "k_norm", 1, turn.dk * (turn.k_heads or 1) } }
+function M.gains(qk)
+  if not qk or not qk.norm then return {} end
+  return { { "q_norm", 1, qk.dk * (qk.q_heads or 1) }, { "k_norm", 1, qk.dk * (qk.k_heads or 1) } }
 end
 
-function M.matrices_of_tables(turn)
-  if not turn or turn.pairs == 0 then return {} end
-  return { { "rope_cos", turn.places, turn.pairs }, { "rope_sin", turn.places, turn.pairs } }
+function M.matrices_of_tables(qk)
+  if not qk or qk.pairs == 0 then return {} end
+  return { { "rope_cos", qk.places, qk.pairs }, { "rope_sin", qk.places, qk.pairs } }
 end
 
 -- By which part of a full turn each pair is turned from place to place, for tables that are not given.
-function M.turns(turn) return rotation.turns(turn.theta, turn.pairs) end
+function M.turns(qk) return rotation.turns(qk.theta, qk.pairs) end
 
 -- Numbers from a pair's row to the next one's in the tables of Q: a vector may begin at the last place.
-function M.lanes_row(plan, turn) return tiles.round_up(turn.places + plan.isa.lanes - 1, memory.ALIGN) end
+function M.lanes_row(plan, qk) return tiles.round_up(qk.places + plan.isa.lanes - 1, memory.ALIGN) end
 
 -- ---- the tables ----
 
 -- Those of K. Interleaved: what the coordinates of a pair, each in the places of both, are multiplied by.
-function M.key_tables(turn)
-  if turn.pairs == 0 then return {}, 0 end
-  return { turn.interleaved and "k_first" or "k_cos", turn.interleaved and "k_second" or "k_sin" },
-    turn.interleaved and 2 * turn.pairs or turn.pairs
+function M.key_tables(qk)
+  if qk.pairs == 0 then return {}, 0 end
+  return { qk.interleaved and "k_first" or "k_cos", qk.interleaved and "k_second" or "k_sin" },
+    qk.interleaved and 2 * qk.pairs or qk.pairs
 end
 
 -- A section of a block of heads where these have gains of their own.
-local function add_gain(plan, turn, add, section)
-  section.count = turn.dk * (section.heads or 1) // (section.heads and plan.head_blocks or 1)
+local function add_gain(plan, qk, add, section)
+  section.count = qk.dk * (section.heads or 1) // (section.heads and plan.head_blocks or 1)
   add(section.heads and "head" or "packed", section)
 end
 
-function M.key_sections(plan, turn, add)
-  local names, width = M.key_tables(turn)
+function M.key_sections(plan, qk, add)
+  local names, width = M.key_tables(qk)
   for _, name in ipairs(names) do
-    add(turn.space, { name = name, doc = "rotations of K", cols = width, count = turn.places * width })
+    add(qk.space, { name = name, doc = "rotations of K", cols = width, count = qk.places * width })
   end
-  if not turn.norm then return end
-  add_gain(plan, turn, add, { name = "k_gain", doc = "gains of K", heads = turn.k_heads })
+  if not qk.norm then return end
+  add_gain(plan, qk, add, { name = "k_gain", doc = "gains of K", heads = qk.k_heads })
   add("projected", { name = "factors", doc = "factors of a few keys, and their means", count = 2 * plan.isa.lanes })
 end
 
-function M.query_tables(turn) return turn.pairs > 0 and { "q_cos", "q_sin" } or {} end
+function M.query_tables(qk) return qk.pairs > 0 and { "q_cos", "q_sin" } or {} end
 
-function M.query_sections(plan, turn, add)
-  local row = M.lanes_row(plan, turn)
-  for _, name in ipairs(M.query_tables(turn)) do
-    add(turn.space, { name = name, doc = "rotations of Q", cols = row, count = turn.pairs * row })
+function M.query_sections(plan, qk, add)
+  local row = M.lanes_row(plan, qk)
+  for _, name in ipairs(M.query_tables(qk)) do
+    add(qk.space, { name = name, doc = "rotations of Q", cols = row, count = qk.pairs * row })
   end
-  if turn.norm then
-    add_gain(plan, turn, add, { name = "q_gain", doc = "gains of Q, times the scale", heads = turn.q_heads })
+  if qk.norm then
+    add_gain(plan, qk, add, { name = "q_gain", doc = "gains of Q, times the scale", heads = qk.q_heads })
   end
 end
 
@@ -89,26 +89,26 @@ local function given_fill(a, fill)
   return fill
 end
 
-local function add_table(pack, turn, a, fill)
-  fill.list = turn.space == "tables" and turn.space or nil
+local function add_table(pack, qk, a, fill)
+  fill.list = qk.space == "tables" and qk.space or nil
   pack:add(a, given_fill(a, fill))
 end
 
-local function gain_fill(pack, turn, letter, scale)
+local function gain_fill(pack, qk, letter, scale)
   local section, a = pack.plan.memory.sections[letter .. "_gain"], letter .. "_norm"
   local fill = given_fill(a, { to = section.offset, steps = 1, used = section.count, width = section.count,
                                scale = scale })
   if not section.heads then return pack:add(a, fill) end
-  pack:add_heads({ text = a, along = "column", width = turn.dk, heads = section.heads }, fill)
+  pack:add_heads({ text = a, along = "column", width = qk.dk, heads = section.heads }, fill)
 end
 
-function M.key_fills(pack, turn)
-  local names, width = M.key_tables(turn)
-  if turn.norm then gain_fill(pack, turn, "k", 1.0) end
-  if not turn.interleaved then
+function M.key_fills(pack, qk)
+  local names, width = M.key_tables(qk)
+  if qk.norm then gain_fill(pack, qk, "k", 1.0) end
+  if not qk.interleaved then
     for i, name in ipairs(names) do
       local a = ({ "rope_cos", "rope_sin" })[i]
-      add_table(pack, turn, a, { to = pack:at(name), steps = turn.places, used = width, width = width })
+      add_table(pack, qk, a, { to = pack:at(name), steps = qk.places, used = width, width = width })
     end
     return
   end
@@ -116,19 +116,19 @@ function M.key_fills(pack, turn)
   for i, entries in ipairs {
     { { "rope_cos", 1.0 }, { "rope_sin", 1.0 } }, { { "rope_sin", -1.0 }, { "rope_cos", 1.0 } } } do
     for j, entry in ipairs(entries) do
-      add_table(pack, turn, entry[1], {
+      add_table(pack, qk, entry[1], {
         to = pack:at(names[i]) + j - 1, steps = 1, used = 1, width = 1, scale = entry[2],
-        rounds = { { count = turn.places, to = width, row = 1 }, { count = turn.pairs, to = 2, column = 1 } } })
+        rounds = { { count = qk.places, to = width, row = 1 }, { count = qk.pairs, to = 2, column = 1 } } })
     end
   end
 end
 
-function M.query_fills(pack, turn)
-  local row = M.lanes_row(pack.plan, turn)
-  if turn.norm then gain_fill(pack, turn, "q", turn.scale) end
-  for i, name in ipairs(M.query_tables(turn)) do
+function M.query_fills(pack, qk)
+  local row = M.lanes_row(pack.plan, qk)
+  if qk.norm then gain_fill(pack, qk, "q", qk.scale) end
+  for i, name in ipairs(M.query_tables(qk)) do
     local a = ({ "rope_cos", "rope_sin" })[i]
-    add_table(pack, turn, a, { to = pack:at(name), steps = turn.pairs, used = turn.places, width = row,
+    add_table(pack, qk, a, { to = pack:at(name), steps = qk.pairs, used = qk.places, width = row,
                                flipped = true })
   end
 end
