@@ -140,7 +140,7 @@ local function guarded_block(K, group, ptrs, part)
     local on = t:op("lt", w, "on", t:op("zero", w, "off"), t:op("load", w, "task_mode", ptrs.steady))
     t:unless({ t:op("all", w, "all_on", on) }, function()
       M.each_tile(K, group, ptrs, part, softmax.passes.next)
-    end)
+    end, true)
     local good = {}
     for c, v in ipairs(group.vecs) do
       local function name(word) return ("%s_c%d"):format(word, c - 1) end

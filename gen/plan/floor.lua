@@ -76,7 +76,9 @@ function nodes.when(c, node, phase, times, known)
   c:body(less(node.left, node.right, known) and node.body or node.otherwise, phase, times, known)
 end
 
-nodes["unless"] = function() end -- what is rare
+nodes["unless"] = function(c, node, phase, times, known)
+  if node.usual then c:body(node.body, phase, times, known) end
+end
 
 function nodes.block(c, node, phase, times, known) c:body(node.body, phase, times, known) end
 

@@ -199,8 +199,9 @@ function Tape:when(left, right, build, otherwise)
   if otherwise then node.otherwise = self:into({}, otherwise) end
 end
 
-function Tape:unless(conditions, build)
-  local node = self:push { kind = "unless", conditions = conditions, body = {} }
+-- usual: the body is what runs mostly, and is counted so (plan/floor.lua).
+function Tape:unless(conditions, build, usual)
+  local node = self:push { kind = "unless", conditions = conditions, body = {}, usual = usual }
   self:into(node.body, build)
 end
 

@@ -86,10 +86,10 @@ def test_help():
 
 
 @pytest.mark.parametrize("config, most", [
-    ("h=12 d_model=384 dk=32 seq=128 isa=avx512", 45),
+    ("h=12 d_model=384 dk=32 seq=128 isa=avx512", 48),
     ("h=4 d_model=32 dk=8 seq=16 isa=avx2 causal=true probs=true", 45),
     ("h=32 h_kv=8 d_model=2048 dk=64 seq=1 seq_kv=4096 isa=avx512_bf16 rope=half cache=append dtype=bf16 "
-     "weight_dtype=int4 cache_dtype=int8", 55),
+     "weight_dtype=int4 cache_dtype=int8", 58),
 ])
 def test_a_plan_is_a_screen(config, most):
     """Its command is in one line, to be copied; reasons and what was rejected come with --why."""
