@@ -108,7 +108,7 @@ def test_masks_are_read_where_keys_are_seen(keys, ints, read, tmp_path):
 def test_tiles_that_nobody_sees(tmp_path):
     """Four keys are one tile, at the edge for every group: there is no code for other tiles of scores."""
     text = generate(tmp_path, "h=3 d_model=30 dk=10 seq=4 causal=true kv_len=true probs=true", "scalar").read_text()
-    assert set(re.findall(r" scores(\w*)_\d+x\d+\(", text)) == {"_first_masked", "_steady_masked", "_maximum_masked"}
+    assert set(re.findall(r" scores(\w*)_\d+x\d+\(", text)) == {"_first_masked", "_again_masked", "_maximum_masked"}
 
 
 def test_safe_path_is_short(tmp_path):
