@@ -263,13 +263,14 @@ local function lift(t, tile, acc, m)
     m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c])
       or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], lates[c])
   end
+  if tile.among then t:unless(low, tile.rescale) end
   return low
 end
 
--- Behind the weights of a tile in which m may rise, for then no sums of scores wait for a function to return: what was
--- summed before becomes smaller where m rises, and the tile's sums of weights are added.
+-- Behind the weights of a tile in which m may rise, its sums of weights are added to those before. These become smaller
+-- where m rises: now, for then no sums of scores wait for a function to return, or before its weights are stored.
 local function settle(t, tile, low)
-  t:unless(low, tile.rescale)
+  if not tile.among then t:unless(low, tile.rescale) end
   for c, v in ipairs(tile.vecs) do weights.add_sum(t, tile, c, v, tile.made[c]) end
 end
 
@@ -295,6 +296,7 @@ end
 --   edge         some lanes do not see some keys
 --   reads        values that the rows of gen/score read
 --   rescale()    records what follows a rise of m, where it may rise
+--   among        the tile's own weights lie among those that then become smaller
 --   out, stats   weights and statistics
 --   sums, next   the scores, where they are made already; the tile whose products are made meanwhile, in their place
 function M.tile(t, tile)

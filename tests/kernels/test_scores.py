@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from reference_lib import Generated
-from tools import COVER, ISAS, ROOT, check, generate, native, run
+from tools import COVER, ISAS, MHAGEN, ROOT, check, generate, native, run
 
 TOY = ROOT / "build/mhagen-toy-scores"
 SOURCE = (ROOT / "tests/toys/toy_score.lua").read_text()
@@ -109,6 +109,13 @@ def test_tiles_that_nobody_sees(tmp_path):
     """Four keys are one tile, at the edge for every group: there is no code for other tiles of scores."""
     text = generate(tmp_path, "h=3 d_model=30 dk=10 seq=4 causal=true kv_len=true probs=true", "scalar").read_text()
     assert set(re.findall(r" scores(\w*)_\d+x\d+\(", text)) == {"_first_masked", "_again_masked", "_maximum_masked"}
+
+
+@pytest.mark.parametrize("config", ["dk=22 dv=1 seq=56 batch=4 kv_start=true", "dk=8 seq=70 window_left=40"])
+def test_maxima_that_rise_before_the_first_tile(config):
+    """All weights are kept, and tiles in front of the first one made are made behind it: only weights of other tiles
+    become smaller where a maximum rises."""
+    run(MHAGEN, "check", "h=1", "d_model=5", "probs=true", "isa=scalar", *config.split())
 
 
 def test_safe_path_is_short(tmp_path):
