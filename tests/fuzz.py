@@ -366,7 +366,7 @@ class Item:
         # and cleanly.
         key = re.search(r"config: (\w+) = (\w+): (isa = )?", output)
         scheduled = {row["key"] for row in run.rows if row["schedule"]}
-        may = scheduled | set(TYPES if key and key[3] else ())
+        may = scheduled | set((*TYPES, "weight_dtype") if key and key[3] else ())
         allowed = (run.changed and key) or "code_limit" in output or (key and key[1] in self.config and key[1] in may)
         clean = not directory.exists() or not list(directory.iterdir())
         self.settle("refused" if code == 2 and allowed and clean else "gen",
