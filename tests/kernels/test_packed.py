@@ -54,7 +54,8 @@ def test_shared_tables(isa, rope, tmp_path):
     configs = {"one": f"{base} rope_tables=apart seq=7", "step": f"{base} rope_tables=apart seq=1 window_left=30",
                "other": f"{base} rope_tables=apart seq=7 rope_theta=500", "own": f"{base} seq=7"}
     sources = [generate(tmp_path, config, isa, name) for name, config in configs.items()]
-    run(*compiler_for(isa, "gcc"), "-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *WARNINGS,
+    run(*compiler_for(isa, "gcc"), "-std=c11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+        *WARNINGS,
         "-I", tmp_path, ROOT / "tests/kernels/tables_test.c", *sources, tmp_path / "mhagen.c", "-o", tmp_path / "test")
     run(*runner_for(isa), tmp_path / "test")
 
