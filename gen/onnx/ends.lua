@@ -9,6 +9,7 @@
 -- Letters: b batch, also several of them; s rows; h heads; d a head's width; w the width of all heads; g batch and
 -- heads in one; f batch and rows in one; 1 none. Of a mask b, h, q, k, g and 1.
 
+local indices = require "onnx.indices"
 local kinds = require "options.kinds"
 local words = require "base.words"
 
@@ -16,15 +17,9 @@ local M = {}
 
 -- ---- axes ----
 
-local function product(list, first, last)
-  local all = 1
-  for i = first, last do all = all * list[i] end
-  return all
-end
-
 -- The letters of axes before `last`, which have `count` batch entries or heads; one: the letter of all in one axis.
 local function leads(shape, last, count, one)
-  if product(shape, 1, last) ~= count then return nil end
+  if indices.count(shape, 1, last) ~= count then return nil end
   if last == 1 and one then return one end
   return ("b"):rep(last)
 end
@@ -32,8 +27,8 @@ end
 -- The letters of rows [batch][rows][heads][width].
 local function flat_axes(shape, extents, rows, heads, width)
   local all, first, behind = heads * width, #shape, nil
-  while first > 1 and product(shape, first, #shape) < all do first = first - 1 end
-  if first == 0 or product(shape, first, #shape) ~= all then return nil end
+  while first > 1 and indices.count(shape, first, #shape) < all do first = first - 1 end
+  if first == 0 or indices.count(shape, first, #shape) ~= all then return nil end
   local count = #shape - first + 1
   if count == 1 then behind = "w" elseif count == 2 and shape[first] == heads then behind = "hd" else return nil end
   if first == 2 and extents.b > 1 and shape[1] == extents.b * rows then return "f" .. behind end
@@ -65,9 +60,9 @@ local function score_axes(shape, extents)
   elseif first == 2 and shape[1] == extents.b * extents.h then
     return "gqk"
   else
-    while first > 1 and product(shape, first, n - 2) < extents.h do first, letters = first - 1, "x" .. letters end
+    while first > 1 and indices.count(shape, first, n - 2) < extents.h do first, letters = first - 1, "x" .. letters end
   end
-  if product(shape, first, n - 2) ~= extents.h then return nil end
+  if indices.count(shape, first, n - 2) ~= extents.h then return nil end
   local before = leads(shape, first - 1, extents.b)
   return before and before .. letters
 end

@@ -1,6 +1,6 @@
 -- Indices of elements in row-major order, from 0, by the axes of a value.
 --
---   count(shape)                    elements
+--   count(shape, first, last)       elements; those of some axes alone, if first or last is given
 --   steps_of(shape)                 from one index of each axis to the next one
 --   strided(shape, steps, base)     a function of an index in `shape`
 --   broadcast(from, shape)          that of an operand which is broadcast, or nil
@@ -19,9 +19,9 @@ function M.steps_of(shape)
   return steps
 end
 
-function M.count(shape)
+function M.count(shape, first, last)
   local count = 1
-  for _, size in ipairs(shape) do count = count * size end
+  for a = first or 1, last or #shape do count = count * shape[a] end
   return count
 end
 

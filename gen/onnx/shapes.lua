@@ -125,12 +125,6 @@ function rules.Range(self, node)
   return { math.max(0, math.tointeger(math.ceil((last - first) / step))) }
 end
 
-local function product(shape, first, last)
-  local count = 1
-  for a = first or 1, last or #shape do count = count * shape[a] end
-  return count
-end
-
 function rules.Reshape(self, node, a)
   local wanted = self.elements:list(node.inputs[2])
   if not a or not wanted then return nil end
@@ -141,12 +135,12 @@ function rules.Reshape(self, node, a)
     shape[k] = size
     if not size then return nil end
   end
-  local count, all = product(shape), product(a)
+  local count, all = indices.count(shape), indices.count(a)
   if open then
     if count == 0 or all % count ~= 0 then return nil end
     shape[open] = all // count
   end
-  return product(shape) == all and shape or nil
+  return indices.count(shape) == all and shape or nil
 end
 
 function rules.Transpose(_, node, a)
@@ -191,7 +185,7 @@ function rules.Flatten(_, node, a)
   if not a then return nil end
   local axis = node.attributes.axis or 1
   if axis < 0 then axis = axis + #a end
-  return { product(a, 1, axis), product(a, axis + 1) }
+  return { indices.count(a, 1, axis), indices.count(a, axis + 1) }
 end
 
 function rules.Expand(self, node, a)
