@@ -1,11 +1,13 @@
 -- Projections around an operator of attention in an ONNX graph, as methods that a graph gets.
 --
--- What made Q, K and V of the inputs of a layer is a projection where it is
---   MatMul of a constant matrix, MatMulNBits, or Gemm with alpha = beta = 1; then, where they are there, Add of a
---   constant vector, Split of the columns (of Q, K and V in one) and, for Q of four axes, Reshape to heads and
---   Transpose(0, 2, 1, 3).
+-- A projection made Q, K and V of a layer's input, if these nodes are there, in this order:
+--   MatMul             of a constant matrix, MatMulNBits, or Gemm with alpha = beta = 1
+--   Add                of a constant vector, or none
+--   Split              of the columns, or none: Q, K and V in one
+--   Reshape, Transpose(0, 2, 1, 3)   to heads, of an operator whose Q has four axes
+--
 -- That of Y is the same backwards, where nothing else uses Y: Transpose, Reshape, a product, Add. A Reshape may be
--- around Gemm, and Identity before a constant. What is not so is not projected: it is an input of the kernel.
+-- around Gemm, and Identity before a constant. An operand of other nodes is an input of the kernel.
 --
 --   :projection(value, by_head)           { x, weight, in_out, all, width, bias, first, count, flat, stride, block } of
 --                                         the columns that make a value, or nil; by_head: heads are an axis of it

@@ -2,9 +2,9 @@
 -- the model.
 --
 --   opened(graph) -> a graph with lists of its own, for walk
---   walk(graph, elements, take)    calls take(node) in order, with nodes of bodies in the place of their node; then
---                                  nodes and users are those of the whole
---     graph.taken                  { name of a value = true } of the first output of each If that is taken so
+--   walk(graph, elements, take)    calls take(node) in order, with nodes of bodies in the place of their node. Then
+--                                  nodes and users are those of the whole.
+--     graph.taken                  { name of a value = true }: the first output of each If whose branch is known
 --   left(graph) -> { name =, why = } of each node whose bodies have attention and are not taken
 --   why(graph, node) -> why its bodies are not taken, as words behind its name; or nil
 --

@@ -1,7 +1,11 @@
--- What a node of attention in an ONNX graph says of its layer, and the parts of its weights: methods of a layer
+-- A layer of an ONNX graph whose attention is one node: its keys, and the parts of its weights. Its fields:
 --
---   { name, graph, node, operator = a row of gen/onnx/operators.lua, at = { name of an input = its number }, from_user,
---     keys, projections, more = other constants, args, c = fields of its attributes }
+--   name, graph, node
+--   operator           a row of gen/onnx/operators.lua
+--   at                 { name of an input = its number }
+--   c                  fields of its attributes
+--   keys, projections, args, from_user
+--   more               other constants
 
 local graph_parts = require "onnx.parts"
 local pack = require "plan.pack"

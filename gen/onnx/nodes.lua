@@ -1,6 +1,6 @@
 -- The nodes of a layer in an ONNX graph.
 --
---   own(graph, layer, maker) -> nodes of the file that nothing but the output of the layer needs, in their order
+--   own(graph, layer, maker) -> nodes of the file, in their order; only the output of the layer needs them
 --     layer    { inputs } of gen/onnx/layers.lua, which are not followed further back
 --     maker    the node that makes its output
 --   is_made_of(graph, layer, value, other) -> whether a value is made of another one, behind the inputs of the layer
