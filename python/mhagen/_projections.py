@@ -65,11 +65,11 @@ class Projections:
         if not self.settings.takes(self.name, [x], self.module.training, weights):
             return self.original(args, kwargs)
         shape = x.shape, causal, None if mask is None else (mask.dtype, mask.shape)
-        if shape not in self.right and not torch.compiler.is_compiling():
-            self.right[shape] = self.is_right(self.compute(x, mask, causal, weights), x, mask, args, kwargs)
-        if self.right.get(shape):
-            return self.compute(x, mask, causal, weights), None
-        return self.original(args, kwargs)
+        new = shape not in self.right and not torch.compiler.is_compiling()
+        found = self.compute(x, mask, causal, weights) if new or self.right.get(shape) else None
+        if new:
+            self.right[shape] = self.is_right(found, x, mask, args, kwargs)
+        return (found, None) if self.right.get(shape) else self.original(args, kwargs)
 
     def original(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return type(self.module).forward(self.module, *args, **kwargs)
