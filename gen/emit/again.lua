@@ -11,6 +11,9 @@ local statistics = require "emit.stats"
 
 local M = {}
 
+-- Whether there are tiles behind a first one that add a part of -m of their own.
+local function has_later(K, group) return group.keys.tiles > 1 and begin.from_maximum(K.plan) end
+
 -- The sum of a lane. It becomes infinite where a lane sees a key and its sum is below the least one. Then the maximum
 -- was too far above all scores: it rose too far, or it was one of sums from zero, and rounding put it there. Other
 -- lanes have a weight of 1 at least.
@@ -55,7 +58,7 @@ local function head_again(K, group, ptrs, span)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
         put("kept", negmax)
-        if group.keys.tiles == 1 or not begin.from_maximum(K.plan) then return end
+        if not has_later(K, group) then return end
         if K.plan.scores.masked then
           put("later", t:op("sel", w, "later_" .. name, good, load "late", negmax))
         else
@@ -135,7 +138,7 @@ function M.check(K, group, ptrs, span)
         mark()
         return head_again(K, group, ptrs, span)
       end
-      if group.keys.tiles > 1 and begin.from_maximum(K.plan) then
+      if has_later(K, group) then
         K.t:block(function()
           statistics.each(K, group, ptrs.stats, function(w, name, _, put)
             put("late", K.t:op("zero", w, "late_" .. name))

@@ -249,10 +249,11 @@ function M.is_table(matrix) return matrix:find "^rope_" ~= nil end
 function M.source(layer, turns, tables)
   local words = { tostring(layer.in_out) }
   for matrix, part in pairs(layer.weights) do
-    local counts = tables == nil or M.is_table(matrix) == tables
-    words[#words + 1] = counts and matrix or nil
-    for field, value in pairs(counts and part or {}) do
-      if field ~= "name" then words[#words + 1] = field .. " " .. told_by(value) end
+    if tables == nil or M.is_table(matrix) == tables then
+      words[#words + 1] = matrix
+      for field, value in pairs(part) do
+        if field ~= "name" then words[#words + 1] = field .. " " .. told_by(value) end
+      end
     end
   end
   for _, turn in ipairs(turns or {}) do words[#words + 1] = ("%.17g"):format(turn) end

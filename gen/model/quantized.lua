@@ -31,14 +31,13 @@ local function join_kind(kind, all, name)
   local base = name:match("^(.*%.)" .. kind.quants .. "$")
   local quants, scales = all[name], base and all[base .. kind.scales]
   if not scales or kind.types and not kind.types[quants.type] then return false end
-  local joined = { kind = kind, quants = quants }
+  local joined = { kind = kind }
   for field, behind in pairs(kind) do
     if field ~= "types" then joined[field], all[base .. behind] = all[base .. behind], nil end
   end
   if all[base .. "weight"] then tensors.fail(all[base .. "weight"], "is there beside %s", words.short(name)) end
   all[base .. "weight"] = { name = base .. "weight", path = quants.path, file = quants.file, at = quants.at,
                             type = quants.type, shape = quants.shape, joined = joined }
-  joined.kind = kind
   return true
 end
 
