@@ -207,6 +207,10 @@ return {
     "one load a row and step instead of two",
     rejected = { { "a broadcast for each width", "slower: odd by 4.8 %, kwt1 by 2.6 %, kwt3 by 1.4 %" },
                  { "tails of 4 lanes", "not timed: no fewer issue slots, twice the rows in the ISA's table" } } },
+  { "same_tiles", "the last queries have the tiles of the others",
+    "half a vector would save less than 1 % of the time, and its tiles are as much text as all the others",
+    rejected = { { "tiles of half a vector", "deit_s: 1,702 lines instead of 1,319, 54 KB of machine code instead " ..
+                   "of 39; Zen 5: deit_s and deit_ti as fast within 0.4 %" } } },
   { "output_order", "panels of Wo in the outer loop of the output, queries in the inner",
     "Wo may be larger than the cache; a block of context stays in it",
     rejected = { { "queries outside", "d_model 512 and 768: 0.5 to 1 % slower" } } },

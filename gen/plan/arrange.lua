@@ -37,7 +37,7 @@ local function arrange(plan, list, q_lanes, hb, in_one)
     cost = cost + (stage.fill and 0 or one)
   end
   local attend
-  own.groups, attend = groups.plan(own, own.stages, hb)
+  own.groups, attend = groups.plan(own, own.stages, hb, graph.macs(own.stages))
   own.stages = rewrites.apply(rewrites.of_groups, own, own.stages)
   own.cost = (cost + attend) * own.head_blocks
   return own

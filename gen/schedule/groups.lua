@@ -13,6 +13,8 @@ local M = {}
 -- one tile run beside the FMAs of the next.
 local ONE_TILE, SHARED = 8, 4
 local FEW = 0.1 -- of all queries
+-- What full vectors for the last queries may cost, of the kernel's time: then they have the tiles of the others.
+local SAME_TILES = 0.01
 
 -- The tiles of scores and context of one group, and their cost for a head.
 local function plan_attention(plan, group, attend)
@@ -78,22 +80,40 @@ end
 
 local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows", "columns" } }
 
+-- Groups of so many vectors and their cost for `hb` heads. whole: as tiles.vector_blocks has it.
+local function groups_of(plan, list, hb, vectors, whole)
+  local groups, cost = tiles.vector_blocks(plan.isa, plan.cfg.seq, vectors, whole), 0
+  for _, group in ipairs(groups) do
+    group.why = {}
+    cost = cost + group.count * plan_group(plan, group, list, hb)
+  end
+  return groups, cost
+end
+
+-- The same groups, the last with full vectors as the others where the kernel hardly takes longer by that.
+local function with_same_tiles(plan, list, hb, macs, groups, cost)
+  local first, last = groups[1].vecs, groups[#groups].vecs
+  if #first ~= #last or first[#first].w == last[#last].w then return groups, cost end
+  local same, same_cost = groups_of(plan, list, hb, #first, true)
+  local slots = macs / (plan.isa.lanes * plan.attend_scheme.group)
+  if (same_cost - cost) * plan.head_blocks > SAME_TILES * slots then return groups, cost end
+  choices.add(same[#same].why, "same_tiles")
+  return same, same_cost
+end
+
 -- The groups with the number of vectors that makes attention cheapest, unless the schedule says; their cost for
 -- `hb` heads. Each: vecs, count, at = its first query, used and width (queries and lanes), lanes; context and key_rows,
--- its tiles; products by the names of stages.
-function M.plan(plan, list, hb)
+-- its tiles; products by the names of stages. macs: multiply-adds of the kernel.
+function M.plan(plan, list, hb, macs)
   local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend_scheme).whole
   local best, best_cost
   for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
-    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, whole and "equal"), 0
-    for _, group in ipairs(groups) do
-      group.why = {}
-      cost = cost + group.count * plan_group(plan, group, list, hb)
-    end
+    local groups, cost = groups_of(plan, list, hb, vectors, whole and "equal")
     cost = cost * (1 + tiles.KIND * #groups)
     if not best or cost < best_cost then best, best_cost = groups, cost end
     if vectors * isa.lanes >= cfg.seq then break end
   end
+  best, best_cost = with_same_tiles(plan, list, hb, macs, best, best_cost)
   if #best[1].vecs == 2 and (whole or cfg.d_model > tiles.LONG) and not cfg.query_vectors then
     choices.add(best[1].why, whole and "two_tiles" or "two_vectors")
   end
