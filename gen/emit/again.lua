@@ -20,7 +20,7 @@ local function has_later(K, group) return group.keys.tiles > 1 and begin.from_ma
 local function sum_of(K, w, name, load)
   local t, scores = K.t, K.plan.scores
   local sum = load "sum"
-  if not scores.bounds.first and #scores.rises + #scores.hides == 0 then return sum end
+  if not scores.bounds.first and #scores.hides == 0 then return sum end
   local none = t:op("set", w, "lacking_" .. name, math.huge)
   if scores.keyless then
     none = t:op("sel", w, "mended_" .. name, head.blind(K, w, name, load), sum, none)

@@ -166,7 +166,7 @@ local function scores_of(K, step, ptrs)
       local next = later and t:int("next", first_of(later))
       K:each("head", plan.attend.share // step.heads, function(g)
         t:block(function()
-          local origin, h = #plan.scores.rises > 0
+          local origin, h = plan.scores.rises
             and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1), g * step.heads
           score_tile(K, p, { key = key, k = p.k:at(key * keys.row), next = next and p.k:at(next * keys.row),
                              scales = p.scales and p.scales:at(key), q = p.q:at(h * ptrs.q_head), q_head = ptrs.q_head,

@@ -56,9 +56,9 @@ M.tile = part_of_attend("scores", function(K, group, ptrs, tile)
 end)
 
 -- Whether the products of each tile are made beside the softmax of the one before: where they are made by tile
--- registers, and tiles come in the order of their keys. Where a head is done again they stay apart (ptrs.apart).
+-- registers. Where a head is done again they stay apart (ptrs.apart).
 function M.is_ahead(K, group)
-  return score_tiles.buffered(K) and group.keys.tiles > 1 and not K.full and not K.plan.scores.bounds.first
+  return score_tiles.buffered(K) and group.keys.tiles > 1 and not K.full
 end
 
 -- The tiles of keys of a block behind the lead tile, in two runs: those that all lanes see, and those at the edge of a

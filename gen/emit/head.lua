@@ -102,20 +102,21 @@ local function invert_sums(K, group, ptrs)
   end)
 end
 
--- The tile of keys behind one, or nil behind the last. Behind a mask there is one more, which a run may not ask for.
-local function tile_behind(K, group, at)
+-- The tile of keys behind one, or nil behind the last, that before `stop`. Behind a mask there is one more, which a run
+-- may not ask for.
+local function tile_behind(K, group, at, stop)
   local keys, masked, size = group.keys, K.plan.scores.masked, K.plan.isa.tile
   local behind = at + 1
   if masked then behind = expr.min(behind, keys.tiles - 1) end
-  if behind == keys.tiles then return nil end
+  if behind == stop then return nil end
   local short = not masked and behind == keys.tiles - 1 and tiles.ceil_div(keys.rest, size) % (keys.rows // size) > 0
   return { key = behind * keys.rows, rows = short and keys.rest or keys.rows }
 end
 
 -- Whether the last tile of a run has a function of its own, for what is behind it is no tile like others.
-local function ends_apart(K, group, run)
+local function ends_apart(K, group, run, stop)
   if K.plan.scores.masked or not expr.is_const(run.to) or run.to - run.from < 1 then return false end
-  local behind = tile_behind(K, group, run.to - 1)
+  local behind = tile_behind(K, group, run.to - 1, stop)
   return not behind or behind.rows < group.keys.rows
 end
 
@@ -134,7 +135,7 @@ local function lead_tile(K, group, ptrs, head)
     local p_at = K.plan.whole_p and span.lead * (group.keys.words * group.width) or 0
     guard.tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge,
                                  p_first = p_at, p_rows = 0, o_rows = 0,
-                                 next = ptrs.sums and tile_behind(K, group, span.lead) })
+                                 next = ptrs.sums and tile_behind(K, group, span.lead, span.finish) })
   end
   local alone = group.keys.tiles == 1
   local function known_tile(edge)
@@ -157,22 +158,26 @@ end
 
 -- A block of keys from tile `from` to stop - 1: the weights of those from `start` on, and its part of the context.
 -- open, edge: whether there may be some that all lanes see, or not all. first, last: whether the context
--- starts, and ends, with it.
+-- starts, and ends, with it. of: the part of the span, see parts_of.
 local function block(K, group, ptrs, head, part)
   local t, plan, span = K.t, K.plan, head.span
   local masked, probs, rows = plan.scores.masked, plan.whole_p, group.keys.rows
   local p_tile, from = group.keys.words * group.width, part.from
   local start, stop, bound = part.start, part.stop, part.start
-  if part.open then
-    bound = expr.max(start, (masked or part.last) and expr.min(span.opened, stop) or stop)
+  local all = stop == group.keys.tiles -- behind the last tile are no keys
+  if part.open and not part.of.edge then
+    bound = stop
+  elseif part.open then
+    bound = expr.max(start, (masked or all) and expr.min(span.opened, stop) or stop)
     if masked then bound = t:int("bound", bound) end
   end
   local own = setmetatable({
     bound = bound, made = probs and part.kept or from, upto = probs and part.upto or 0,
     o_rows = part.first and 0 or plan.attend.breadth,
-    behind = function(at) return tile_behind(K, group, at) end,
+    behind = function(at) return tile_behind(K, group, at, part.of.to) end,
     each = function(run, tile)
-      local count, alone = run.to - run.from, ptrs.sums and not ptrs.apart and ends_apart(K, group, run)
+      local count, alone = run.to - run.from, ptrs.sums and not ptrs.apart
+        and ends_apart(K, group, run, part.of.to)
       K:each("tile", alone and count - 1 or count, tile)
       if alone then tile(count - 1) end
     end,
@@ -194,7 +199,7 @@ local function block(K, group, ptrs, head, part)
   end
   if part.last then invert_sums(K, group, ptrs) end
   local tiles = stop - from
-  local keys = not masked and part.last and plan.cfg.seq_kv - from * rows or tiles * rows
+  local keys = not masked and all and plan.cfg.seq_kv - from * rows or tiles * rows
   local literal = expr.is_const(keys)
   guard.context(K, group, ptrs, {
     v_at = from * (group.keys.words * context.steps(plan).step), p_at = probs and from * p_tile or 0, key = from * rows,
@@ -203,19 +208,32 @@ local function block(K, group, ptrs, head, part)
   })
 end
 
+-- The parts of a span in the order in which their tiles are taken: from the lead tile on to the last one, then those
+-- before it. open, edge: as `block` has them; lead: tiles that are made already.
+local function parts_of(scores, span, again)
+  local parts = { { from = span.lead, to = span.finish, lead = 1, open = true, edge = true } }
+  local early = span.lead -- tiles before this have keys that some lanes do not see
+  if scores.rises then
+    early = scores.bounds.first and expr.min(span.clear, span.lead) or span.begin
+    parts[2] = { from = early, to = span.lead, lead = 0, open = true, edge = false }
+  end
+  if scores.bounds.first then parts[#parts + 1] = { from = span.begin, to = early, lead = 0, edge = true } end
+  local last = parts[#parts]
+  if last.from == last.to then table.remove(parts) end -- of one tile
+  for _, part in ipairs(scores.masked and again and parts or {}) do part.open, part.edge = false, true end
+  return parts
+end
+
 -- Scores, softmax and context of one head. head: span; again, where the maxima are in the statistics already, and
 -- values of hidden keys are kept out of the products.
 --
--- Tiles are taken from the lead tile on to the last one, then those before it, at which some lanes' first keys are.
 -- A known number of blocks ends in a sum that is divided at once; else blocks are added to zeros.
 function M.pass(K, group, ptrs, head)
   local plan, span, most = K.plan, head.span, group.keys.block_tiles
-  local masked = plan.scores.masked
-  local count = not plan.scores.bounded and group.keys.blocks or span.most.finish <= most and 1 or nil
-  local parts = { { from = span.lead, to = span.finish, lead = 1 } }
-  if plan.scores.bounds.first then parts[2] = { from = span.begin, to = span.lead, lead = 0 } end
+  local parts = parts_of(plan.scores, span, head.again)
+  local known_blocks = not plan.scores.bounded or span.most.finish <= most
 
-  if not count then context.clear(K, group, ptrs.o, plan.attend.breadth) end
+  if not known_blocks then context.clear(K, group, ptrs.o, plan.attend.breadth) end
   if guard.is_ahead(K, group) then
     local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
     ptrs = setmetatable({ sums = sums, apart = head.again }, { __index = ptrs })
@@ -226,36 +244,41 @@ function M.pass(K, group, ptrs, head)
     put_begin(K, group, ptrs, "next")
   end
   for n, part in ipairs(parts) do
-    local open = n == 1 and not (masked and head.again)
     local from = expr.is_const(part.from) and part.from + part.lead
-    if from and span.most.opened <= from then open = false end
-    local edge = not from or span.most.finish > from
-    local kept, upto = part.from, n == 2 and span.finish or 0 -- tiles with weights, where all are kept
+    local open = part.open and not (from and span.most.opened <= from)
+    local edge = part.edge and not (from and span.most.finish <= from)
+    local kept, upto = part.from, n > 1 and span.finish or 0 -- tiles with weights, where all are kept
+    if n > 1 and ptrs.sums and not head.again then
+      guard.products(K, group, ptrs, part.from * group.keys.rows, group.keys.rows)
+    end
+    local count = plan.scores.bounded and 1 or tiles.ceil_div(part.to - part.from, most)
     local function known(b, is_last)
       local from = part.from + b * most
       block(K, group, ptrs, head, {
         from = from, start = b == 0 and from + part.lead or from, stop = is_last and part.to or from + most,
-        open = open, edge = edge, first = b == 0 and n == 1, last = is_last and n == #parts, kept = kept, upto = upto,
-        shared = count > 1,
+        of = part, open = open, edge = edge, first = b == 0 and n == 1, last = is_last and n == #parts, kept = kept,
+        upto = upto,
+        shared = not plan.scores.bounded and (#parts > 1 or group.keys.blocks > 1),
       })
     end
-    for b = 0, (count or 0) - 1 do -- the blocks in the middle are a loop
+    for b = 0, known_blocks and count - 1 or -1 do -- the blocks in the middle are a loop
       local middle = b > 0 and b < count - 1
       if not middle or b == 1 then
         K:each("block", middle and count - 2 or 1, function(j) known(middle and j + 1 or b, b == count - 1) end)
       end
     end
-    if not count then
+    if not known_blocks then
       K:each("block", expr.ceil_div(part.to - part.from, most), function(b)
         local from = part.from + b * most
         block(K, group, ptrs, head, {
           from = from, start = K.t:int("start", expr.max(from, part.from + part.lead)),
-          stop = K.t:int("stop", expr.min(part.to, from + most)), open = open, edge = edge, kept = kept, upto = upto,
+          stop = K.t:int("stop", expr.min(part.to, from + most)), of = part, open = open, edge = edge,
+          kept = kept, upto = upto,
         })
       end)
     end
   end
-  if count then return end
+  if known_blocks then return end
   invert_sums(K, group, ptrs)
   guard.context(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
 end

@@ -118,7 +118,7 @@ function M.record(K, group, ptrs, tile)
     one.group, one.pass, one.chains, one.scores, one.key, one.edge = group, pass, chains, scores, p.key, tile.edge
     one.test, one.reads, one.out, one.stats = plan.attend.test_scores, p, p.p, p.stats
     if pass.lifts then
-      one.among = plan.whole_p and plan.scores.bounds.first -- tiles behind this one may have been made before it
+      one.among = plan.whole_p and plan.scores.wraps -- tiles behind this one may have been made before it
       function one.rescale()
         rescale(K, group, { p = p.p_first, o = p.o, stats = p.stats, p_rows = p.p_rows, o_rows = p.o_rows })
       end

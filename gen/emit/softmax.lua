@@ -145,12 +145,12 @@ end
 
 -- Where a vector of scores is, for the rows that bias or change it.
 function M.place(tile, r, c)
-  local group, final, origin = tile.group, tile.final or {}, tile.origin or {}
+  local group, origin = tile.group, tile.origin or {}
   local key = tile.key + r
   local function index(t, w, name) return t:op("index", w, name, key) end
   return setmetatable({ key = key, index = index, c = c, lane = (c - 1) * group.lanes, width = group.width,
-                        cfg = tile.scores.cfg, final = final[c], origin = origin[c],
-                        softcap = tile.scores.cfg.softcap }, { __index = tile.reads })
+                        cfg = tile.scores.cfg, origin = origin[c], softcap = tile.scores.cfg.softcap },
+                      { __index = tile.reads })
 end
 
 -- The places of the queries of each vector.
@@ -213,10 +213,6 @@ local function maximum(t, tile, old, least, out, small)
     finish = tile.pass.new_m and function(c, v)
       local w, name = v.w, "c" .. c - 1
       local m = largest(t, tile, w, list, ("max_%s_"):format(name))
-      for i, row in ipairs(not old and scores.rises or {}) do
-        local rise = row.rise(t, w, ("rise%d_%s"):format(i, name), M.place(tile, tile.rows - 1, c))
-        m = t:op("add", w, ("risen%d_%s"):format(i, name), m, rise)
-      end
       if #scores.hides > 0 and not old then -- all keys of this tile may be hidden, or nearly so
         local lowest = t:op("set", w, "lowest_" .. name, exp.lowest)
         m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
@@ -307,8 +303,7 @@ function M.tile(t, tile)
   local from_m = pass.from_m and #scores.changes == 0 and not by_powers
   local old_m = pass.old_m or pass.from_m and not (from_m or by_powers) or pass.lifts and not from_m
   tile.far = from_m and not pass.lifts and #scores.biases + #scores.hides == 0
-  tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
-  tile.origin = scores.places and places(t, tile) or tile.final
+  tile.origin = scores.places and places(t, tile) or scores.rises and final_keys(t, tile) or {}
   tile.rest = tile.scheme.group == 1 and not pass.shows and function(_, _, w, name)
     return M.start_of_sums(t, w, name)
   end or nil

@@ -3,8 +3,8 @@
 --
 -- A number that all scores of a query share does not change the weights. So distances are to the last key that the
 -- query sees: they are exact, and small where weights are large, so that the product's rounding hardly matters. A
--- sink makes the shared number matter: with it distances are to the place of the query. Slopes are mostly positive,
--- and scores rise with the key; `rise` corrects a first tile whose scores are far below the last.
+-- sink makes the shared number matter: with it distances are to the place of the query. Slopes are mostly positive, and
+-- scores rise with the key.
 
 local types = require "machine.types"
 
@@ -19,24 +19,13 @@ local function slopes(h)
   return list
 end
 
-local function times_slope(t, w, name, at, distance)
-  return t:op("mul", w, name, distance, t:op("dup", w, "slope_" .. name, at.slope))
-end
-
 return {
   key = "alibi",
   packed = { name = "slope", matrix = "slopes", doc = "slopes of alibi", scale = types.LOG2E, default = slopes },
   bias = function(t, w, name, at)
     local key = at.index(t, w, "key_" .. name)
-    return times_slope(t, w, name, at, t:op("sub", w, "distance_" .. name, key, at.origin))
+    local distance = t:op("sub", w, "distance_" .. name, key, at.origin)
+    return t:op("mul", w, name, distance, t:op("dup", w, "slope_" .. name, at.slope))
   end,
-  rise = function(t, w, name, at)
-    local key = at.index(t, w, "key_" .. name)
-    local none = t:op("zero", w, "none_" .. name)
-    local behind = t:op("sub", w, "behind_" .. name, at.final, key) -- less than none where the last key is in this tile
-    local ahead = t:op("max", w, "ahead_" .. name, behind, none)
-    local rise = times_slope(t, w, "whole_" .. name, at, ahead)
-    -- Not `max`, which may let a slope of NaN into the maximum of a row that sees no key.
-    return t:op("sel", w, name, t:op("lt", w, "ahead_is_more_" .. name, none, rise), rise, none)
-  end,
+  rises = true,
 }

@@ -11,8 +11,7 @@
 --   bias           (t, w, name, at): a number that is added to a score. Sums start there, unless a change comes first.
 --   hides          (t, w, name, at): the mask of the lanes that do not see the key
 --   change         (t, w, name, at, score): another score. Then sums start at zero, since -m comes after the change.
---   rise           (t, w, name, at): expected growth of the bias from the key at.key to the last one, 0 or more. It is
---                  added to the first tile's maximum, m. If sums are too small then, they are computed anew.
+--   rises          whether biases mostly rise with the key: m comes from the last tile then, not from the first one
 --   shown          the least value of `scores` that includes this row, if not "masked"
 --   extra          (t, w, name, reads): the score of no key. Its weight is added to the sum of a row that sees a key,
 --                  and m is not below it.
@@ -29,8 +28,8 @@
 --   key, c, lane, width      with queries in the lanes: their key, an expression; the number of the vector in the
 --                            group; its first lane; the lanes of the group
 --   cfg, <name>              the config; the values that rows read
---   final, origin            of a row with a rise: the vector of the last keys that are seen; the same, or with an
---                            extra score or before a change the places of the queries
+--   origin                   of a row that rises: the vector of the last keys that are seen, or with an extra score or
+--                            before a change the places of the queries
 
 local expr = require "base.expr"
 local mask = require "score.mask"
@@ -109,8 +108,8 @@ local levels = { scaled = 1, capped = 2, masked = 3 }
 
 -- M.of for those rows that `is` tells.
 local function of_rows(cfg, is)
-  local scores = { cfg = cfg, rows = {}, reads = {}, bounds = {}, biases = {}, changes = {}, packed = {}, rises = {},
-                   extras = {}, hides = {} }
+  local scores = { cfg = cfg, rows = {}, reads = {}, bounds = {}, biases = {}, changes = {}, packed = {}, extras = {},
+                   hides = {} }
   for _, row in ipairs(M.rows) do
     local on = row.on
     if is(row) and (on and on(cfg) or not on and cfg[row.key]) then
@@ -122,15 +121,16 @@ local function of_rows(cfg, is)
       if row.hides then scores.hides[#scores.hides + 1] = row end
       local behind = row.change or #scores.changes > 0
       if row.bias or row.change then table.insert(behind and scores.changes or scores.biases, row) end
-      if row.change and #scores.rises > 0 then scores.places = true end
-      if row.rise then scores.rises[#scores.rises + 1] = row end
+      if row.change and scores.rises then scores.places = true end
+      scores.rises = scores.rises or row.rises
       if row.extra then scores.extras[#scores.extras + 1] = row end
       scores.packed[#scores.packed + 1] = row.packed
     end
   end
   scores.masked = scores.bounded or #scores.hides > 0
   scores.bounds.last = scores.masked
-  scores.places = scores.places or #scores.rises > 0 and #scores.extras > 0
+  scores.wraps = scores.bounds.first or scores.rises
+  scores.places = scores.places or scores.rises and #scores.extras > 0
   scores.keyless = #scores.hides > 0 or keyless(scores)
   return scores
 end
@@ -145,7 +145,8 @@ end
 --   biases     the rows with a bias before any change
 --   changes    the first row with a change, and those with a bias or change behind it
 --   packed     numbers that are read of a head's weights
---   rises      the rows with a rise
+--   rises      a row rises
+--   wraps      tiles of keys are not taken in their order: some of those that all lanes see come last
 --   extras     the rows with an extra score
 --   places     places of queries are read
 --   keyless    a query may see no key
@@ -155,7 +156,7 @@ function M.of(cfg)
   local level = levels[cfg.scores]
   if not level then return scores end
   scores.shown = of_rows(cfg, function(row) return levels[row.shown or "masked"] <= level end)
-  scores.shown.places = #scores.shown.rises > 0 -- what is shown is added whole
+  scores.shown.places = scores.shown.rises -- what is shown is added whole
   scores.places = scores.places or scores.shown.places
   return scores
 end
@@ -271,8 +272,9 @@ end
 -- The tiles of keys of a group of queries:
 --   begin, finish   some lane sees a key of the tiles begin .. finish - 1
 --   clear, opened   all lanes see all keys of the tiles clear .. opened - 1
---   lead            `clear` if that is a tile, and a tile in any case
+--   lead            `clear`, or with a row that rises the last one that all lanes see; a tile in any case
 --   most            bounds of opened and finish
+--   names           of those that functions are given
 -- s: as rows have it, its query the first of the group. straight: no number of tiles may depend on what a run reads.
 function M.span(scores, group, s, straight)
   local rows, tiles = group.keys.rows, group.keys.tiles
@@ -302,6 +304,8 @@ function M.span(scores, group, s, straight)
     span.most[name] = most
   end
   span.clear = span.lead
+  if scores.rises then span.lead = expr.max(span.clear, span.opened - 1) end
+  span.names = scores.rises and scores.bounds.first and { "clear", table.unpack(ends) } or ends
   if scores.bounds.first then
     span.begin = expr.min(span.begin, tiles - 1)
     span.lead = expr.min(span.lead, expr.max(span.finish - 1, span.begin))
@@ -311,17 +315,17 @@ end
 
 -- Gives the numbers of a span names.
 function M.name_span(span, t)
-  for _, name in ipairs(ends) do span[name] = t:int(name, span[name]) end
+  for _, name in ipairs(span.names) do span[name] = t:int(name, span[name]) end
 end
 
 -- A span as parameters of a function, and in the function; what is known stays a number.
 function M.add_span(params, span)
-  for _, name in ipairs(ends) do params[#params + 1] = { name, "int", span[name] } end
+  for _, name in ipairs(span.names) do params[#params + 1] = { name, "int", span[name] } end
 end
 
 function M.own_span(values, span)
-  local own = { most = span.most }
-  for _, name in ipairs(ends) do own[name] = expr.is_const(span[name]) and span[name] or values[name] end
+  local own = { most = span.most, names = span.names }
+  for _, name in ipairs(span.names) do own[name] = expr.is_const(span[name]) and span[name] or values[name] end
   return own
 end
 
