@@ -149,11 +149,11 @@ def few_rows(config, rng):
 
 def pairs(rows, base):
     """An array with all pairs of values of the options that are not in a base config."""
-    rng, defaults = random.Random(1), defaults_of(rows)
+    rng, defaults, known = random.Random(1), defaults_of(rows), {row["key"]: row for row in rows}
     drawn = [row for row in rows if "draw" in row and not row["planned"] and row["key"] not in base]
 
     def broken(config):
-        return sum(row["key"] in config and breaks_rule(row, config, defaults) for row in rows)
+        return sum(breaks_rule(known[key], config, defaults) for key in config)
 
     return covering.Array(base, {row["key"]: covering.levels(row, lambda row: draw_value(rng, row, base, False))
                                  for row in drawn}, broken, rng)
@@ -568,21 +568,25 @@ def arguments():
     return options
 
 
-def batches(options, isa, chains):
-    """Lists of items that share a toolchain; run_batch draws the random configs."""
+def listed(options):
+    """The configs that no draw makes, for all ISAs; None stands for one that is drawn."""
     if options.replay:
-        configs = [parse_config(options.replay)]
-    elif options.grid:
+        return [parse_config(options.replay)]
+    rows = tools.schema(options.mhagen)
+    if options.grid:
         # --pairs has those on the first start.
-        configs = grid(tools.schema(options.mhagen), (PAIRS, ONES, MICRO)[options.grid > 1:])
-        configs = random.Random(options.seed).sample(configs, -(-len(configs) // options.grid))
-    elif options.pairs:
+        configs = grid(rows, (PAIRS, ONES, MICRO)[options.grid > 1:])
+        return random.Random(options.seed).sample(configs, -(-len(configs) // options.grid))
+    if options.pairs:
+        return [effective(config, rows) for config in pairs(rows, PAIRS).configs]
+    return [None] * options.count
+
+
+def batches(options, configs, isa, chains):
+    """Lists of items that share a toolchain; run_batch draws the random configs."""
+    if options.pairs:
         isas = options.isa.split(",")
-        rows = tools.schema(options.mhagen)
-        configs = [effective(config, rows) for config in pairs(rows, PAIRS).configs]
         configs = [config for i, config in enumerate(configs, options.seed) if isas[i % len(isas)] == isa]
-    else:
-        configs = [None] * options.count
     for start in range(0, len(configs), BATCH):
         chain = chains[start // BATCH % len(chains)]
         yield [Item(config, isa, chain, (options.level, i % 4)[options.level is None], start + i)
@@ -621,14 +625,14 @@ def main():
         run = Run(options.mhagen.resolve(), pathlib.Path(directory), options.seed,
                   precompile=not options.replay, draws=options.draws,
                   changed=options.fixed or options.without != [""])
-        work = []
+        work, configs = [], listed(options)
         for isa in options.isa.split(","):
             chains, reason = toolchains(isa, compilers, options.sanitize)
             results[isa], refused[isa] = [], 0
             if not chains:
                 skipped[isa] = reason
             else:
-                work += batches(options, isa, chains)
+                work += batches(options, configs, isa, chains)
         print(*tools.toolchains([isa for isa in results if isa not in skipped], compilers), sep="\n",
               flush=True)
         if options.grid != 1 and not options.replay:
