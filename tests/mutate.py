@@ -20,6 +20,7 @@ import sys
 import tempfile
 
 import fuzz
+from tools import ISAS
 
 # Small, and together they reach every path: tails of lanes and tiles, chunks, blocks, masks, levels.
 CONFIGS = [
@@ -96,8 +97,6 @@ CONFIGS = [
     "h=8 d_model=150 dk=6 dv=18 seq=9 dtype=f16 sum_dtype=f16",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
 ]
-ISAS = ["avx2", "avx512", "avx512_bf16", "avx512_fp16", "amx", "scalar", "neon_i8mm"]
-
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen in the first one
 
 HEALTHY = ("nothing", "base/version.lua", "return", "return")  # must survive

@@ -16,7 +16,8 @@ import tempfile
 import time
 
 import fuzz
-from mutate import CONFIGS, ISAS
+from mutate import CONFIGS
+from tools import ISAS
 from tools import ROOT
 
 

@@ -26,20 +26,9 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 CHECKER = sorted((ROOT / "tests/check").glob("checker*.c"))
 REFERENCE = [ROOT / f"tests/check/{name}.c" for name in ("reference", "bounds", "rounded")]
 
-# The machine that an ISA's code is for, if it is not for all.
-MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
-            "avx512_fp16": "x86_64", "amx": "x86_64", "neon": "aarch64", "neon_fp16": "aarch64", "neon_i8mm": "aarch64"}
-ISAS = list(MACHINES)
-# Of CPUs, beside AVX-512, which all machines of the tests have.
-NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"},
-         "avx512_fp16": {"avx512_fp16", "avx512_bf16", "avx512_vnni"},
-         "amx": {"avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"},
-         "neon_fp16": {"asimdhp"}, "neon_i8mm": {"asimddp", "bf16", "i8mm"}}
 # What another ISA's CPU runs in its place, compiled against a header with the missing instructions in plain C.
 EMULATED = {"amx": ("avx512_bf16", ROOT / "tests/ops/tiles.h"),
             "avx512_fp16": ("avx512_bf16", ROOT / "tests/ops/halves.h")}
-# Machines whose code any other compiles and runs too: what their tools are called.
-TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
 # The oldest Clang that is supported, from 14 on, and the most recent there is.
 CLANGS = sorted(path.name for path in pathlib.Path("/usr/bin").glob("clang-[0-9][0-9]") if path.name >= "clang-14")
@@ -60,7 +49,8 @@ def seed_of(*what):
 def in_turn(choices, *what, count=1):
     """Those of the choices that this run tests `what` with: so many, drawn by the seed. Another run takes
     others, so that several runs cover more than one that is as long as all of them."""
-    return random.Random(f"{SEED} {what}").sample(list(choices), count) if SEED != "all" else list(choices)
+    choices = list(choices)
+    return random.Random(f"{SEED} {what}").sample(choices, min(count, len(choices))) if SEED != "all" else choices
 
 
 def once(path, make):
@@ -91,6 +81,20 @@ def run(*command, **options):
     return result.stdout
 
 
+def isas(program=MHAGEN):
+    """{ name: row } of the ISAs of a program; none where it is not built, as tests are collected without it too."""
+    return {row["name"]: row for row in json.loads(run(program, "isas", "--json"))["isas"]} if program.exists() else {}
+
+
+FACTS = isas()
+ISAS = list(FACTS)
+
+
+def fact(isa, name):
+    """None where the row has none, as those of ISAs of other programs, and of names for several ISAs."""
+    return FACTS.get(isa, {}).get(name)
+
+
 def cpu_time():
     """What the commands so far took, however busy the machine was."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -105,7 +109,7 @@ def need(program):
 
 def of_this_machine(isa):
     """Whether code of an ISA is for this kind of machine."""
-    return MACHINES.get(isa) in (None, platform.machine())
+    return fact(isa, "machine") in (None, platform.machine())
 
 
 @functools.cache
@@ -117,7 +121,7 @@ def cpu_flags():
 
 def native(isa):
     """Whether this CPU runs code of an ISA."""
-    return of_this_machine(isa) and NEEDS.get(isa, set()) <= cpu_flags()
+    return of_this_machine(isa) and set((fact(isa, "cpuinfo") or "").split()) <= cpu_flags()
 
 
 def emulation(isa):
@@ -136,9 +140,9 @@ def cross_prefix(isa):
     """What the names of compilers and binutils for an ISA begin with; empty for this machine's."""
     if of_this_machine(isa):
         return ""
-    if MACHINES[isa] not in TRIPLES:
+    if not fact(isa, "compiler"):
         raise unittest.SkipTest(f"{isa} is not for {platform.machine()}")
-    return TRIPLES[MACHINES[isa]] + "-"
+    return fact(isa, "compiler").removesuffix("gcc")
 
 
 def compiler_for(isa, compiler):
@@ -153,20 +157,19 @@ def compiler_for(isa, compiler):
 
 def runner_for(isa):
     """What stands before a program of an ISA's code: an emulator, for another machine's."""
-    prefix = cross_prefix(isa)
-    if not prefix:
+    if not cross_prefix(isa):
         if not runs(isa):
             raise unittest.SkipTest(f"this CPU has no {isa}")
         return []
-    emulator = f"qemu-{MACHINES[isa]}"
-    need(emulator)
-    return [emulator, "-L", f"/usr/{prefix[:-1]}"]
+    emulator = fact(isa, "emulator")
+    need(emulator[0])
+    return emulator
 
 
-def toolchains(isas=ISAS, compilers=COMPILERS):
+def toolchains(chosen=ISAS, compilers=COMPILERS):
     """The head lines of a report: the compilers and emulators with their versions, and what is missing."""
     used, missing = {}, {}
-    for isa, compiler in itertools.product(isas, compilers):
+    for isa, compiler in itertools.product(chosen, compilers):
         try:
             for command in compiler_for(isa, compiler), runner_for(isa):
                 used.update(dict.fromkeys(command[:1]))

@@ -4,6 +4,7 @@
 #include <lauxlib.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <lualib.h>
@@ -14,16 +15,23 @@
 
 /* cpu_has("MHAGEN_CPU_AVX2") -> boolean */
 static int host_cpu_has(lua_State *L) {
-  static const char *const names[] = {"MHAGEN_CPU_ANY", "MHAGEN_CPU_AVX2", "MHAGEN_CPU_AVX512",
-                                      "MHAGEN_CPU_NEON", "MHAGEN_CPU_AVX512_BF16", "MHAGEN_CPU_AVX_VNNI",
-                                      "MHAGEN_CPU_AMX", "MHAGEN_CPU_NEON_I8MM", "MHAGEN_CPU_AVX512_FP16",
-                                      "MHAGEN_CPU_NEON_FP16", NULL};
-  static const mhagen_cpu values[] = {MHAGEN_CPU_ANY, MHAGEN_CPU_AVX2, MHAGEN_CPU_AVX512,
-                                      MHAGEN_CPU_NEON, MHAGEN_CPU_AVX512_BF16, MHAGEN_CPU_AVX_VNNI,
-                                      MHAGEN_CPU_AMX, MHAGEN_CPU_NEON_I8MM, MHAGEN_CPU_AVX512_FP16,
-                                      MHAGEN_CPU_NEON_FP16};
-  lua_pushboolean(L, mhagen_cpu_has(values[luaL_checkoption(L, 1, NULL, names)]));
-  return 1;
+#define ROW(cpu) {#cpu, cpu}
+  static const struct {
+    const char *name;
+    mhagen_cpu cpu;
+  } rows[] = {ROW(MHAGEN_CPU_ANY),         ROW(MHAGEN_CPU_AVX2),      ROW(MHAGEN_CPU_AVX512),
+              ROW(MHAGEN_CPU_NEON),        ROW(MHAGEN_CPU_AVX2_F16C), ROW(MHAGEN_CPU_AVX512_BF16),
+              ROW(MHAGEN_CPU_AVX_VNNI),    ROW(MHAGEN_CPU_AMX),       ROW(MHAGEN_CPU_NEON_I8MM),
+              ROW(MHAGEN_CPU_AVX512_FP16), ROW(MHAGEN_CPU_NEON_FP16)};
+#undef ROW
+  const char *name = luaL_checkstring(L, 1);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    if (strcmp(rows[i].name, name) == 0) {
+      lua_pushboolean(L, mhagen_cpu_has(rows[i].cpu));
+      return 1;
+    }
+  }
+  return luaL_argerror(L, 1, "no mhagen_cpu");
 }
 
 /* traceback(message) -> message with the calls that led here, for errors of the generator itself */

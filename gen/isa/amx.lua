@@ -9,6 +9,8 @@ local extend = require "isa.extend"
 local powers = require "isa.powers"
 local x86 = require "isa.x86"
 
+local features = "avx512dq,avx512vl,avx512bf16,avx512vnni,avx512vbmi,fma,amx-tile,amx-bf16,amx-int8"
+
 local SIZE = 16
 
 -- Two by two tiles of sums, with as many rows or less.
@@ -18,7 +20,8 @@ return extend(avx512_bf16, {
   name = "amx",
   title = "x86-64 with AVX-512 as above and VBMI, and AMX with BF16 and INT8",
   cpu = "MHAGEN_CPU_AMX",
-  begin = x86.begin "avx512dq,avx512vl,avx512bf16,avx512vnni,avx512vbmi,fma,amx-tile,amx-bf16,amx-int8",
+  begin = x86.begin(features),
+  cpuinfo = x86.cpuinfo(features),
   tile = SIZE,
   products = { ["bf16 bf16"] = { way = "tile", op = "dot", tiled = "tile_dot", group = 2, rows = rows,
                                  powers = "powers",

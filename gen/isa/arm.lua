@@ -28,4 +28,13 @@ function M.finish(features)
   return table.concat(lines, "\n") .. "\n#pragma GCC pop_options\n#endif"
 end
 
+local of_linux = { fp16 = "asimdhp", dotprod = "asimddp" } -- where it has another word
+
+-- The words of /proc/cpuinfo for an ISA with these features.
+function M.cpuinfo(features)
+  local words = { "asimd" }
+  for _, feature in ipairs(features) do words[#words + 1] = of_linux[feature] or feature end
+  return table.concat(words, " ")
+end
+
 return M

@@ -2,6 +2,9 @@
 
 local x86 = require "isa.x86"
 
+local features = "avx2,fma"
+local with_f16c = features .. ",f16c"
+
 local bytes = [[
 /* Floats of the first n bytes at p, zeros behind. */
 static inline __m256 bytes8(const unsigned char *p, size_t n) {
@@ -90,9 +93,10 @@ return {
   arch = x86.arch,
   guard = x86.guard,
   headers = x86.headers,
-  begin = x86.begin "avx2,fma",
+  begin = x86.begin(features),
+  cpuinfo = x86.cpuinfo(features),
   finish = x86.finish,
-  asks = { f16 = { cpu = "MHAGEN_CPU_AVX2_F16C", begin = x86.begin "avx2,fma,f16c" } },
+  asks = { f16 = { cpu = "MHAGEN_CPU_AVX2_F16C", begin = x86.begin(with_f16c), cpuinfo = x86.cpuinfo(with_f16c) } },
   registers = 16,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } } },

@@ -2,6 +2,8 @@
 
 local x86 = require "isa.x86"
 
+local features = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
+
 -- Of the highest byte the sign is where it has to be.
 local byte = { [0] = "bytes_$lanes($1)", [3] = "$p_cvtepi32_ps($p_srai_epi32($1, 24))" }
 for n = 1, 2 do byte[n] = ("bytes_$lanes($p_srli_epi32($1, %d))"):format(8 * n) end
@@ -17,7 +19,8 @@ return {
   arch = x86.arch,
   guard = x86.guard,
   headers = x86.headers,
-  begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma",
+  begin = x86.begin(features),
+  cpuinfo = x86.cpuinfo(features),
   finish = x86.finish,
   registers = 32,
   products = {

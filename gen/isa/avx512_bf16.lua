@@ -8,6 +8,8 @@ local extend = require "isa.extend"
 local powers = require "isa.powers"
 local x86 = require "isa.x86"
 
+local features = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma"
+
 -- Bytes of a quarter that has four halves of a, then four of b.
 local quarter = "0x09080100, 0x0B0A0302, 0x0D0C0504, 0x0F0E0706"
 local two_quarters = quarter .. ",\n      " .. quarter
@@ -18,7 +20,8 @@ return extend(avx512, {
   name = "avx512_bf16",
   title = "x86-64 with AVX-512 F, DQ, BW, VL, BF16 and VNNI",
   cpu = "MHAGEN_CPU_AVX512_BF16",
-  begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma",
+  begin = x86.begin(features),
+  cpuinfo = x86.cpuinfo(features),
   products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, powers = "powers", rows = rows },
                ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
                                 rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } } },

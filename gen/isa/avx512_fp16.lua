@@ -7,12 +7,15 @@ local avx512_bf16 = require "isa.avx512_bf16"
 local extend = require "isa.extend"
 local x86 = require "isa.x86"
 
+local features = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx512fp16,avx2,fma"
+
 return extend(avx512_bf16, {
   name = "avx512_fp16",
   title = "x86-64 with AVX-512 F, DQ, BW, VL, BF16, VNNI and FP16",
   cpu = "MHAGEN_CPU_AVX512_FP16",
   since = "(defined(__clang__) || __GNUC__ >= 12)",
-  begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx512fp16,avx2,fma",
+  begin = x86.begin(features),
+  cpuinfo = x86.cpuinfo(features),
   products = { ["bf16 bf16"] = false,
                ["f16 f16"] = { way = "outer", op = "fma_halves", group = 2, f16_sums = true,
                                rows = avx512.products["f32 f32"].rows } },

@@ -4,11 +4,14 @@ local avx2 = require "isa.avx2"
 local extend = require "isa.extend"
 local x86 = require "isa.x86"
 
+local features = "avx2,fma,f16c,avxvnni"
+
 return extend(avx2, {
   name = "avx_vnni",
   title = "x86-64 with AVX2, FMA, F16C and AVX-VNNI",
   cpu = "MHAGEN_CPU_AVX_VNNI",
-  begin = x86.begin "avx2,fma,f16c,avxvnni",
+  begin = x86.begin(features),
+  cpuinfo = x86.cpuinfo(features),
   asks = {},
   products = { ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
                                  rows = { columns = { 8, 5, 3 }, rows = { 8, 5, 3 } } } },

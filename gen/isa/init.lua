@@ -37,9 +37,11 @@ end
 -- Optional ones:
 --   fused       fma rounds once
 --   saturates   scale2 takes any exponent
---   asks        by the name of a type: the cpu and begin that its ops need
+--   cpuinfo     the words of /proc/cpuinfo for its instructions; missing: any CPU of its machine has it
+--   asks        by the name of a type: the cpu, begin and cpuinfo that its ops need
 --   tile        rows of a tile register, and words of such a row
---   arch, headers
+--   arch        the machine, as `uname -m` has it
+--   headers
 --   helpers     by op: C functions that rows call, for each width in which a kernel uses it
 --   since       a preprocessor condition: compilers that know the instructions, where older ones build the rest
 --   prelude     text before all functions

@@ -135,6 +135,7 @@ return {
   headers = "#include <arm_neon.h>",
   begin = arm.begin(),
   finish = arm.finish(),
+  cpuinfo = arm.cpuinfo {},
   helpers = {
     load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, load_bf16_n = some_bf16, load_f16_n = some_f16,
     store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,

@@ -29,6 +29,7 @@ return extend(neon, {
   cpu = "MHAGEN_CPU_NEON_FP16",
   begin = arm.begin(features),
   finish = arm.finish(features),
+  cpuinfo = arm.cpuinfo(features),
   products = { ["f16 f16"] = { way = "outer", op = "fma_halves", group = 2, f16_sums = true, dup = 1,
                                rows = { columns = rows, rows = rows },
                                halves = { lane = "fma_halves_lane", starts = "mul_halves_lane", rows = of_halves } } },

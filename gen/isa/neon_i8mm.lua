@@ -90,6 +90,7 @@ return extend(neon, {
   cpu = "MHAGEN_CPU_NEON_I8MM",
   begin = arm.begin(features),
   finish = arm.finish(features),
+  cpuinfo = arm.cpuinfo(features),
   products = {
     ["bf16 bf16"] = { way = "lane", op = "dot_odd", lane = "dot_odd_lane", group = 2, rows = rows,
                       blocks = { op = "block_odd", rows = of_blocks } },

@@ -121,6 +121,14 @@ static inline $hi as_bf16_$lanes($t a) {
 }
 ]]
 
+local of_linux = { avxvnni = "avx_vnni", avx512bf16 = "avx512_bf16", avx512vnni = "avx512_vnni",
+                   avx512fp16 = "avx512_fp16" } -- where it has another word
+
+-- The words of /proc/cpuinfo for features, which are words of compilers with commas between.
+function M.cpuinfo(features)
+  return (features:gsub("[^,]+", of_linux):gsub("-", "_"):gsub(",", " "))
+end
+
 function M.begin(features)
   return table.concat({
     -- A spilled vector faults there: the stack is aligned to 16 bytes alone (gcc's bug 54412).

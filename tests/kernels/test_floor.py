@@ -3,10 +3,8 @@ import re
 
 import pytest
 
-from tools import ISAS, MHAGEN, in_turn, run
+from tools import FACTS, ISAS, MHAGEN, in_turn, run
 
-LANES = {"scalar": 1, "avx2": 8, "avx_vnni": 8, "avx512": 16, "avx512_bf16": 16, "avx512_fp16": 16, "amx": 16,
-         "neon": 4, "neon_fp16": 4, "neon_i8mm": 4}
 PORTS = ["fma", "vector", "shuffle", "load", "store", "tile"]
 
 
@@ -27,25 +25,27 @@ def test_products(isa, seq):
     phases, total = floor("h=2", "d_model=64", "dk=32", f"seq={seq}", f"isa={isa}")
     projected = sum(phases[name][2]["fma"] for name in ("keys_values", "keys", "values", "queries", "query")
                     if name in phases)
-    assert projected == 3 * seq * 64 * 64 / LANES[isa]
-    assert phases["output"][2]["fma"] == seq * 64 * 64 / LANES[isa]
+    lanes = FACTS[isa]["lanes"]
+    assert projected == 3 * seq * 64 * 64 / lanes
+    assert phases["output"][2]["fma"] == seq * 64 * 64 / lanes
     for name in "scores", "context":  # and exponentials; tiles of the last rows are no larger
-        assert 2 * seq * seq * 32 / LANES[isa] <= phases[name][2]["fma"] < 2 * 2 * seq * seq * 32 / LANES[isa]
+        assert 2 * seq * seq * 32 / lanes <= phases[name][2]["fma"] < 2 * 2 * seq * seq * 32 / lanes
     cycles = [own for own, _, _ in phases.values()]
     assert max(cycles) <= total < sum(cycles) + len(phases) + 1
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if "int8" in FACTS[isa]["products"]])
 def test_products_of_bytes(isa):
-    """A half, a fourth or an eighth of them, and one for each vector of a result with a bias, where scales come in."""
-    at_once = {"avx2": 2, "avx512": 2, "neon_i8mm": 8}.get(isa, 4)
+    """So many times less as an op does at once, and one for each vector of a result with a bias, where scales come in.
+    A tile register has 16 rows besides. An op of words is one too where the ISA has no instruction for it."""
+    product, lanes, tile = FACTS[isa]["products"]["int8"], FACTS[isa]["lanes"], FACTS[isa].get("tile")
+    at_once = max(product.values())
     phases, _ = floor("h=2", "d_model=64", "dk=32", "seq=32", f"isa={isa}", "dtype=int8")
-    own = isa == "amx"  # whose tiles do 16 rows of 16 K steps at once
     for name, rows in ("keys_values", 3 * 32), ("output", 32):
-        products = rows * 64 * 64 / at_once / LANES[isa]
-        assert phases[name][2]["fma"] == products * (not own) + 32 * 64 / LANES[isa]
-        assert phases[name][2].get("tile", 0) == products / 16 / 16 * own
-    assert phases["quantize"][2]["load"] >= 2 * 32 * 64 / LANES[isa]
+        products = rows * 64 * 64 / at_once / lanes
+        assert phases[name][2]["fma"] == products * (not tile) + 32 * 64 / lanes
+        assert phases[name][2].get("tile", 0) == (products / tile if tile else 0)
+    assert phases["quantize"][2]["load"] >= 2 * 32 * 64 / lanes
 
 
 @pytest.mark.parametrize("options", in_turn([

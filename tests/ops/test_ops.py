@@ -161,6 +161,15 @@ def test_toy_isa(config):
     assert "ok: " in tools.check(*config.split(), "isa=toy", program=ROOT / "build/mhagen-toy")
 
 
+def test_tests_know_a_new_isa():
+    """By `isas --json` of the program that is tested: for the page of an ISA no test is edited."""
+    told = passes(sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", "tests/kernels/test_floor.py",
+                  "tests/commands/test_cli.py", "-k", "toy or test_isas",
+                  env={**os.environ, "MHAGEN": ROOT / "build/mhagen-toy"})
+    for test in "test_products[toy-32]", "test_products[toy_fours-128]", "test_isas":
+        assert f"{test} PASSED" in told
+
+
 def test_toy_way():
     """A way of multiplying is a file and a line: here with a cost and K steps of its own."""
     for config in "h=3 d_model=37 dk=5 seq=37", "h=2 d_model=9 dk=4 seq=7 causal=true kv_len=true batch=2":

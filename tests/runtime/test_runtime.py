@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tools import CLANGS, COMPILERS, CXX_COMPILERS, ROOT, WARNINGS, compiler_for, need, run, runner_for
+from tools import CLANGS, COMPILERS, CXX_COMPILERS, FACTS, ROOT, WARNINGS, compiler_for, need, run, runner_for
 
 RUNTIME = ROOT / "runtime/mhagen.c"
 # Flags, and the arguments of pool_test.
@@ -146,11 +146,9 @@ def test_waves(compiler, tmp_path):
         run(tmp_path / "waves")
 
 
-AVX512, BF16 = "avx2 fma avx512f avx512dq avx512bw avx512vl", "avx512_bf16 avx512_vnni"
-CPUS = {"ANY": "", "AVX2": "avx2 fma", "AVX512": AVX512, "NEON": "asimd", "AVX2_F16C": "avx2 fma f16c",
-        "AVX512_BF16": f"{AVX512} {BF16}", "AVX_VNNI": "avx2 fma f16c avx_vnni",
-        "AMX": f"{AVX512} {BF16} amx_tile amx_bf16 amx_int8", "NEON_I8MM": "asimd asimddp bf16 i8mm",
-        "AVX512_FP16": f"{AVX512} {BF16} avx512_fp16", "NEON_FP16": "asimd asimdhp"}
+# { a mhagen_cpu: the words of /proc/cpuinfo }
+CPUS = {row["cpu"]: row.get("cpuinfo", "")
+        for isa in FACTS.values() for row in (isa, *isa.get("asks", {}).values())}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", f"{CLANGS[-1]} -U__GNUC__ -DMHAGEN_NO_POOL"])
@@ -165,7 +163,7 @@ def test_texts_and_cpu(compiler, tmp_path):
 #include <stdio.h>
 int main(void) {
   for (int s = 0; s <= MHAGEN_ERR_ROUNDING + 1; s++) puts(mhagen_status_text((mhagen_status)s));
-""" + "".join(f'  printf("%d ", mhagen_cpu_has(MHAGEN_CPU_{cpu}));\n' for cpu in CPUS) + r"""
+""" + "".join(f'  printf("%d ", mhagen_cpu_has({cpu}));\n' for cpu in CPUS) + r"""
   return 0;
 }
 """)
