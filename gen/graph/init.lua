@@ -40,6 +40,14 @@ function M.product(stage)
   return stage
 end
 
+local function no_macs() return 0.0 end
+
+-- A stage that multiplies nothing; its kind is its name, if it says none.
+function M.moving(stage)
+  stage.kind, stage.macs = stage.kind or stage.name, no_macs
+  return stage
+end
+
 -- Of the heads of a stage or matrix, those in a block of heads.
 function M.in_block(plan, of) return of.heads // plan.head_blocks end
 
@@ -133,9 +141,8 @@ end
 
 -- What rounds rows of keys or values and keeps them, where the cache is of a smaller type.
 local function keep(stage, a, cache)
-  return { name = cache.name, of = stage.name, kind = "keep", a = a, c = cache, rows = stage.rows,
-           cols = stage.cols, heads = stage.heads, fill = stage.fill, behind = stage.behind,
-           macs = function() return 0.0 end }
+  return M.moving { name = cache.name, of = stage.name, kind = "keep", a = a, c = cache, rows = stage.rows,
+                    cols = stage.cols, heads = stage.heads, fill = stage.fill, behind = stage.behind }
 end
 
 -- What products of queries and keys are multiplied by, times log2(e): so the weights are exp2 of the plain scores.
@@ -200,9 +207,9 @@ function M.of(cfg, scores)
     if cache and tensor and not stage.qk then
       attend.instead[stage.name] = given.instead
     elseif tensor and (cache or stage.c.at == "cache") then
-      list[#list + 1] = { name = stage.name, of = stage.name, kind = "copy", letter = stage.letter, a = tensor,
-                          c = stage.c, rows = stage.rows, cols = stage.cols, heads = stage.heads, qk = stage.qk,
-                          fill = stage.fill, behind = stage.behind, macs = function() return 0.0 end }
+      list[#list + 1] = M.moving { name = stage.name, of = stage.name, kind = "copy", letter = stage.letter, a = tensor,
+                                   c = stage.c, rows = stage.rows, cols = stage.cols, heads = stage.heads,
+                                   qk = stage.qk, fill = stage.fill, behind = stage.behind }
     elseif tensor then
       attend[given.as], attend.instead[stage.name] = tensor, given.instead
     else

@@ -19,7 +19,7 @@ local memory = require "schedule.memory"
 local queries_of = require "rewrite.queries"
 local rewrites = require "plan.rewrites"
 local tiles = require "schedule.tiles"
-local transpose = require "stage.transpose"
+local transpose = require("stage.convert").transpose
 
 local M = {}
 

@@ -5,20 +5,16 @@
 --   of_arrangement  depend on the lanes and heads of an arrangement (plan/arrange.lua), before tiles are chosen
 --   of_groups       depend on the tiles of its groups of queries
 
-local context_rows = require "stage.context_rows"
+local conversions = require "rewrite.conversions"
 local copy = require "stage.copy"
 local decode = require "rewrite.decode"
 local fold = require "rewrite.fold"
 local joint = require "stage.joint"
 local keep = require "stage.keep"
-local key_rows = require "stage.key_rows"
 local paired = require "rewrite.paired"
 local quadrants = require "stage.quadrants"
 local quantized = require "rewrite.quantized"
 local queries = require "rewrite.queries"
-local round = require "stage.round"
-local value_rows = require "stage.value_rows"
-local widen = require "stage.widen"
 
 local M = {}
 
@@ -29,9 +25,9 @@ M.of_formula = {
   { "decode", decode.applies, decode.rewrite },
   { "pairs", always, paired.rewrite },
   { "int8", quantized.applies, quantized.rewrite },
-  { "round", round.applies, round.rewrite },
-  { "context_rows", context_rows.applies, context_rows.rewrite },
-  { "widen", widen.applies, widen.rewrite },
+  { "round", function(plan) return not quadrants.asked(plan) end, conversions.round }, -- sums are of plain numbers
+  { "context_rows", conversions.lacks_context_rows, conversions.context_rows },
+  { "widen", conversions.has_small_inputs, conversions.widen },
 }
 
 M.of_arrangement = {
@@ -43,8 +39,8 @@ M.of_arrangement = {
 M.of_groups = {
   { "keep", always, keep.rewrite },
   { "copy", always, copy.rewrite },
-  { "key_rows", key_rows.applies, key_rows.rewrite },
-  { "value_rows", value_rows.applies, value_rows.rewrite },
+  { "key_rows", conversions.has_short_keys, conversions.key_rows },
+  { "value_rows", conversions.lacks_value_rows, conversions.value_rows },
 }
 
 -- The list that the rows make of a list of stages, one after the other.

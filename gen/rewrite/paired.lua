@@ -10,9 +10,9 @@
 -- Keys that are turned become pairs behind that, in place; and so do copies of what is an input or in a cache.
 
 local choices = require "base.choices"
+local conversions = require "rewrite.conversions"
 local decode = require "schedule.decode"
 local graph = require "graph.init"
-local inputs = require "graph.inputs"
 local isas = require "isa.init"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -134,7 +134,7 @@ function M.rewrite(plan, list)
   end
   if plan.scheme.group == 1 or plan.scheme.integers then return list end
   if graph.projection(list, "output") then attend_of(list).context.pairs = true end
-  return inputs.rewrite(list, "narrow", function(input)
+  return conversions.of_inputs(list, "narrow", function(input)
     return tensors.workspace("pairs_" .. input.name, { head = 0 })
   end)
 end

@@ -3,8 +3,8 @@
 -- float32 again where their tiles end.
 
 local choices = require "base.choices"
+local conversions = require "rewrite.conversions"
 local graph = require "graph.init"
-local inputs = require "graph.inputs"
 local memory = require "schedule.memory"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -42,14 +42,13 @@ function M.rewrite(plan, list)
     local stage = graph.projection(list, name)
     if stage then check(plan, stage) end
   end
-  list = inputs.rewrite(list, "quantize", function(input)
+  list = conversions.of_inputs(list, "quantize", function(input)
     return tensors.workspace("words_" .. input.name, { scales = "scales_" .. input.name, head = 0 })
   end)
   local output = graph.find(list, "output")
   if not output then return list end
   local to = words_of_context(plan, output.a, output.steps)
-  local first = { name = "quantize_context", kind = "quantize_context", a = output.a, to = to, rows = output.steps,
-                  macs = function() return 0.0 end }
+  local first = graph.moving { name = "quantize_context", a = output.a, to = to, rows = output.steps }
   return graph.edited(list, { output = { first, graph.with(output, { a = to }) } })
 end
 

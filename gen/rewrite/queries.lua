@@ -12,7 +12,7 @@ function M.moved(list, lanes)
   if lanes == "columns" then
     moved = queries
   else
-    local transpose = { name = "transpose", kind = "transpose", macs = function() return 0.0 end, a = queries.a }
+    local transpose = graph.moving { name = "transpose", a = queries.a }
     local first = 1
     while list[first].inputs do first = first + 1 end -- behind what makes X of the inputs
     list = graph.edited(list, {})

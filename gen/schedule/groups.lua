@@ -156,6 +156,9 @@ end
 -- The first query of the groups of a kind, and how many each has.
 function M.queries(group) return group.q0, group.used end
 
+-- The axis of a stage that is done for each group.
+function M.axis(plan) return { var = "g", items = plan.groups, total = plan.group_count, queries = M.queries } end
+
 -- Numbers of a matrix of `rows` rows for all groups, each with its lanes; and where those of each kind begin.
 function M.lanes(plan, rows)
   local at, total = {}, 0

@@ -50,9 +50,9 @@ function M.rewrite(plan, list)
         head = width, row = row,
         held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
       if in_pairs then paired.mark_copy(plan, name, copy) end
-      before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
-                              phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
-                              cols = width, heads = of.heads, qk = qk, macs = function() return 0.0 end }
+      before[#before + 1] = graph.moving { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
+                                           phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
+                                           cols = width, heads = of.heads, qk = qk }
       attend = graph.with(attend, { [name] = copy })
     end
   end

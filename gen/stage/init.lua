@@ -1,4 +1,4 @@
--- The kinds of stages, a file each, which has all about it:
+-- The kinds of stages, a file or a row of convert.lua each, which has all about it:
 --
 --   plan(plan, stage)          fills in the tiles; returns their cost
 --   stays_near(plan, width, bytes)   whether several heads may be projected together, if it minds
@@ -17,13 +17,15 @@
 --
 -- What a kind does not have it does not need; cycles are those of its multiply-adds then.
 
+local convert = require "stage.convert"
+
 local M = {}
 local added = {}
 
 -- Adds a kind that is no file of this folder.
 function M.add(name, kind) added[name] = kind end
 
-function M.of(stage) return added[stage.kind] or require("stage." .. stage.kind) end
+function M.of(stage) return added[stage.kind] or convert[stage.kind] or require("stage." .. stage.kind) end
 
 -- What a stage's kind says by the function `name`; `default` if it has none.
 function M.ask(name, default, plan, stage, ...)

@@ -75,7 +75,7 @@ function M.rewrite(plan, list)
     if stage.kind == "project" then place = place or stage.name end
   end
   if not summed[1] then return list end
-  local sums = { name = "sums", kind = "sums", of = summed, macs = function() return 0.0 end }
+  local sums = graph.moving { name = "sums", of = summed }
   edits[place] = table.move(edits[place] or { graph.find(list, place) }, 1, 1, 2, { sums })
   return graph.edited(list, edits)
 end

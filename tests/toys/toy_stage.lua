@@ -12,13 +12,11 @@ function M.applies(plan, list) return plan.cfg.residual and graph.find(list, "ou
 
 function M.rewrite(_, list)
   local output = graph.find(list, "output")
-  local stage = { name = "residual", kind = "residual", cols = output.cols, macs = function() return 0.0 end }
+  local stage = graph.moving { name = "residual", cols = output.cols }
   return graph.edited(list, { output = { output, stage } })
 end
 
-function M.axes(plan)
-  return { { var = "g", items = plan.groups, total = plan.group_count, queries = groups.queries } }
-end
+function M.axes(plan) return { groups.axis(plan) } end
 
 function M.emit(K, place, stage, group, i)
   local t, first, count = K.t, (i * group.used + group.q0) * stage.cols, group.used * stage.cols

@@ -1,0 +1,149 @@
+-- Rewrites that put stages of stage/convert.lua into the list: what they make is read in the place of what they read.
+--
+--   of_inputs(list, kind, make)   projections of Q, K and V read make(input), a tensor, in the place of each input
+--   round, widen                  the same of all inputs that need it
+--   context_rows                  in front of the output
+--   key_rows, value_rows          in front of attention
+--
+-- Stages of inputs are in front of all others: one for a run, and one (fill) for what fills a cache. Their inputs are
+-- { name, to = the tensor that is made, rows, cols } each.
+
+local choices = require "base.choices"
+local graph = require "graph.init"
+local options = require "options.init"
+local tensors = require "graph.tensor"
+local tiles = require "schedule.tiles"
+local ways = require "way.init"
+
+local M = {}
+
+-- ---- inputs ----
+
+-- Adds an input to the stage of a kind among `stages`, by fill.
+local function add(stages, kind, fill, input)
+  fill = fill or false
+  stages[fill] = stages[fill] or graph.moving { name = fill and kind .. "_filling" or kind, kind = kind, inputs = {},
+                                                fill = fill }
+  table.insert(stages[fill].inputs, input)
+end
+
+-- The list with these stages in front.
+local function in_front(list, stages)
+  for _, fill in ipairs { true, false } do
+    if stages[fill] then table.insert(list, 1, stages[fill]) end
+  end
+  return list
+end
+
+function M.of_inputs(list, kind, make)
+  local known, stages, edits = {}, {}, {}
+  for _, name in ipairs { "queries", "keys", "values" } do
+    local stage = graph.projection(list, name)
+    if stage then
+      local input = stage.a
+      if not known[input.name] then
+        known[input.name] = make(input)
+        add(stages, kind, stage.fill, { name = input.name, to = known[input.name], rows = stage.rows,
+                                        cols = input.row })
+      end
+      edits[name] = { graph.with(stage, { a = known[input.name] }) }
+    end
+  end
+  return in_front(graph.edited(list, edits), stages)
+end
+
+local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
+
+-- Marks keys and values that attention reads as their projection leaves them. Sums of groups are stored and added.
+local function held_rows(plan, list)
+  local quant = plan.weights.quant
+  if quant and quant.group then return end
+  for _, name in ipairs { "keys", "values" } do
+    local stage = graph.projection(list, name)
+    if stage and stage.c.at == "workspace" and not stage.qk and not stage.c.staged then stage.c.held = true end
+  end
+end
+
+-- Inputs become rounded copies; what a product makes is rounded as it ends, weights as they are packed (plan/pack.lua).
+function M.round(plan, list)
+  if rounds(plan.attend_scheme) or rounds(plan.scheme) then choices.add(plan.why, "rounded") end
+  if rounds(plan.attend_scheme) then held_rows(plan, list) end
+  if not rounds(plan.scheme) then return list end
+  local attend = graph.find(list, "attend")
+  local read = graph.projection(list, "output") and not graph.find(list, "value_context")
+  if read and attend.context.at == "lanes" then attend.context.held = true end
+  return M.of_inputs(list, "round", function(input) return tensors.workspace("rounded_" .. input.name, input) end)
+end
+
+function M.has_small_inputs(plan) return plan.arrays.round end
+
+-- All that stages read of inputs. Stages that name an input (narrow) read it as it is.
+function M.widen(plan, list)
+  local cfg = plan.cfg
+  local known, stages, out = {}, {}, {}
+  local function wide(tensor, fill)
+    if not (tensor and tensor.at == "input") then return tensor end
+    if known[tensor.name] then return known[tensor.name] end
+    local to = tensors.wide(tensor)
+    add(stages, "widen", fill, { name = tensor.name, to = to, cols = graph.row(cfg, tensor.name),
+                                 rows = tensor.name == "q" and cfg.seq or options.key_rows(cfg) })
+    known[tensor.name] = to
+    return to
+  end
+  for i, stage in ipairs(list) do
+    local fill = stage.fill
+    out[i] = graph.with(stage, { a = wide(stage.a, fill), queries = wide(stage.queries, fill),
+                                 keys = wide(stage.keys, fill), values = wide(stage.values, fill) })
+  end
+  return in_front(out, stages)
+end
+
+-- ---- rows of words, as tile registers take them ----
+
+function M.lacks_context_rows(plan, list)
+  local output = graph.find(list, "output")
+  return ways.of(plan.scheme).rows_of_a and output and output.a.at == "lanes"
+end
+
+function M.context_rows(plan, list)
+  local output = graph.find(list, "output")
+  local count = tiles.words(plan.scheme, output.steps)
+  local rows = tensors.rows("context_rows", { scales = output.a.scales, scaled = output.a.scaled })
+  tiles.lay(rows, plan.scheme, plan.cfg.seq, count)
+  local stage = graph.moving { name = "context_rows", a = output.a, to = rows, words = count }
+  return graph.edited(list, { output = { stage, graph.with(output, { a = rows }) } })
+end
+
+-- The words of a row of K, and those of whole rows of tile registers.
+local function words_of_keys(plan, list)
+  local words = tiles.words(plan.attend_scheme, graph.find(list, "attend").depth)
+  return words, tiles.padded(plan.attend_scheme, words)
+end
+
+function M.has_short_keys(plan, list)
+  local words, row = words_of_keys(plan, list)
+  return row > words
+end
+
+function M.key_rows(plan, list)
+  local scheme, attend = plan.attend_scheme, graph.find(list, "attend")
+  local words, row = words_of_keys(plan, list)
+  local keys = tiles.round_up(plan.cfg.seq_kv, scheme.group * scheme.pad)
+  local to = tensors.workspace("key_rows", { row = row, head = keys * row })
+  local stage = graph.moving { name = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words }
+  return graph.edited(list, { attend = { stage, graph.with(attend, { keys = to }) } })
+end
+
+function M.lacks_value_rows(plan) return ways.of(plan.attend_scheme).rows_of_a end
+
+function M.value_rows(plan, list)
+  local scheme, attend = plan.attend_scheme, graph.find(list, "attend")
+  local to = tensors.workspace "value_rows"
+  local stage = graph.moving { name = "value_rows", a = attend.values, c = to, heads = plan.cfg.h_kv,
+                               cols = attend.breadth }
+  tiles.lay(to, scheme, graph.in_block(plan, stage) * stage.cols, tiles.words(scheme, plan.cfg.seq_kv))
+  to.head = attend.breadth * to.row
+  return graph.edited(list, { attend = { stage, graph.with(attend, { value_rows = to }) } })
+end
+
+return M

@@ -1,0 +1,323 @@
+-- Stages that change how numbers lie, or their type, and nothing else: a row each, which is a kind of stage.
+--
+--   kind               from                                to
+--   narrow             inputs                              pairs, zeros behind each row
+--   round              inputs                              float32, rounded to the type of operands A
+--   widen              inputs of a smaller type            float32
+--   quantize           inputs                              words of integers, a scale for each row
+--   quantize_context   the context, of all heads           the same, in lanes or rows as the context is
+--   context_rows       the context, with queries in lanes  rows of words, zeros behind each
+--   transpose          X of a group of queries             XT[d_model][group width]
+--   key_rows           K of a block of heads               rows of words, zeros behind each
+--   value_rows         V of a block of heads               a row of words for each column, zeros behind each
+--
+-- Rows of K would meet the words of another head there, times zeros of Q, but these words may be infinite.
+--
+-- rewrite/conversions.lua puts most of them into the list. Two more kinds copy numbers. stage/copy.lua ends as a
+-- projection does, and stage/keep.lua finds the scales of a cache.
+
+local expr = require "base.expr"
+local graph = require "graph.init"
+local groups = require "schedule.groups"
+local project = require "stage.project"
+local quantize = require "emit.quantize"
+local score = require "score.init"
+local tiles = require "schedule.tiles"
+local transpose = require "emit.transpose"
+local ways = require "way.init"
+
+local M = {}
+
+-- Adds a section for rows of words (tiles.lay).
+local function add_words(add, where, to, doc, scheme)
+  add(where, { name = to.name, doc = doc, cols = to.row, count = to.count, type = scheme.held })
+end
+
+-- ---- inputs: rows in parts for tasks ----
+
+local ROWS = 64 -- of a task
+
+-- The parts, { input, size, count, at, first } each, and what is left as one more.
+local function split(stage)
+  local tasks, parts = 0, {}
+  for _, input in ipairs(stage.inputs) do
+    local function add(size, count, at)
+      if size * count == 0 then return end
+      parts[#parts + 1] = { input = input, size = size, count = count, at = at, first = tasks }
+      tasks = tasks + count
+    end
+    local rest = input.rows % ROWS
+    add(ROWS, input.rows // ROWS, 0)
+    add(rest, 1, input.rows - rest)
+  end
+  stage.parts, stage.tasks = parts, tasks
+end
+
+-- row: phase, title, each = what is done with a number; words(plan, input), of a row, where rows become words; held,
+-- where numbers are as operands; emit.
+local function of_inputs(row)
+  local kind = { phase = row.phase, title = row.title, emit = row.emit }
+  function kind.plan(plan, stage)
+    for _, input in ipairs(row.words and stage.inputs or {}) do
+      tiles.lay(input.to, plan.scheme, input.rows, row.words(plan, input))
+    end
+    split(stage)
+    return 0
+  end
+  function kind.sections(plan, stage, add)
+    for _, input in ipairs(stage.inputs) do
+      local to = input.to
+      if row.words then
+        add_words(add, "entry", to, row.title, plan.scheme)
+      else
+        add("entry", { name = to.name, doc = row.title, cols = input.cols, count = input.rows * input.cols,
+                       type = row.held and plan.scheme.held })
+      end
+      if to.scales then add("entry", { name = to.scales, doc = "scales of their rows", count = input.rows }) end
+    end
+  end
+  function kind.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+  function kind.cycles(plan, stage)
+    local sum = 0.0
+    for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
+    return row.each * sum / plan.per_cycle
+  end
+  return kind
+end
+
+-- Records copies of the numbers of rows, which lie side by side whatever they are of. change(K, w, name, number)
+-- returns what becomes of a vector, name being a suffix for the values of the text. words: verb, of the function, and
+-- done, what the numbers are then.
+local function copied(words, change)
+  return function(K, place, _, part, i)
+    local t, input, count = K.t, part.input, part.size * part.input.cols
+    local first = (i * part.size + part.at) * input.cols
+    local params = { { "x", "in", place[input.name]:at(first) },
+                     { words.done, "out", K.plan.memory:at(place, input.to.name):at(first) } }
+    K:part(words.verb .. "_" .. count, ("%d numbers%s."):format(count, words.text), params, function(p)
+      K:covered(count, function(v, at, suffix)
+        local number = t:read("load", v.w, "number" .. suffix, p.x:at(at), v.used)
+        t:write(v.w, p[words.done]:at(at), change and change(K, v.w, suffix, number) or number, v.used)
+      end)
+    end)
+  end
+end
+
+-- Where a part of an input begins, and what becomes of it.
+local function ends_of(K, place, part, i)
+  local input, first = part.input, i * part.size + part.at
+  return place[input.name]:at(first * input.cols), K.plan.memory:at(place, input.to.name):at(first * input.to.row),
+    first
+end
+
+local function words_of_pairs(plan, input)
+  return tiles.round_up(input.cols, plan.isa.lanes) // plan.scheme.group
+end
+
+M.narrow = of_inputs {
+  phase = "narrow", title = "inputs in pairs", each = 2.0, words = words_of_pairs,
+  emit = function(K, place, _, part, i)
+    local t, isa, input, scheme = K.t, K.plan.isa, part.input, K.plan.scheme
+    local beside, to = ways.beside(scheme), part.input.to
+    local x, pairs = ends_of(K, place, part, i)
+    K:part(tiles.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
+      part.size, input.cols), { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
+      local function row(r, first)
+        local function store(word, numbers)
+          t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + tiles.word_at(to, word)), numbers)
+        end
+        K:vectors("block", input.cols, function(at, used)
+          t:block(function()
+            store(expr.share(at, scheme.group),
+              t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used))
+          end)
+        end)
+        for word = words_of_pairs(K.plan, input), to.words - 1, isa.lanes // scheme.group do
+          t:block(function() store(word, t:op("zero", isa.full, "zero")) end)
+        end
+      end
+      local function together(i, count) -- rows whose words lie side by side
+        for n = 0, count - 1 do row(i * beside + n, i * (beside * to.row) + beside * n) end
+      end
+      K:each("row", part.size // beside, function(i) together(i, beside) end)
+      if part.size % beside > 0 then together(part.size // beside, part.size % beside) end
+    end)
+  end }
+
+M.round = of_inputs {
+  phase = "round", title = "inputs, rounded", each = 4.0, held = true,
+  emit = copied({ verb = "round", done = "rounded", text = ", rounded" }, function(K, w, name, number)
+    return K.plan.scheme.a.round(K.t, w, "nearest" .. name, number)
+  end) }
+
+M.widen = of_inputs {
+  phase = "widen", title = "inputs in float32", each = 2.0,
+  emit = copied { verb = "widen", done = "wide", text = " in float32" } }
+
+-- A number is read twice, and multiplied.
+M.quantize = of_inputs {
+  phase = "quantize", title = "inputs in int8", each = 3.0,
+  words = function(plan, input) return tiles.round_up(tiles.words(plan.scheme, input.cols), plan.isa.lanes) end,
+  emit = function(K, place, _, part, i)
+    local input = part.input
+    local x, words, first = ends_of(K, place, part, i)
+    quantize.rows(K, { rows = part.size, cols = input.cols, x = x, words = words, to = input.to,
+                       scales = K.plan.memory:at(place, input.to.scales):at(first) })
+  end }
+
+-- ---- groups of queries ----
+
+-- row: phase, title, each as above; numbers(plan, stage) that each query has; sections, emit; cost.
+local function of_groups(row)
+  return { phase = row.phase, title = row.title, sections = row.sections, emit = row.emit, cost = row.cost,
+           axes = function(plan) return { groups.axis(plan) } end,
+           cycles = function(plan, stage)
+             return row.each * plan.cfg.seq * row.numbers(plan, stage) / plan.per_cycle
+           end }
+end
+
+-- A word is read, goes through as many exchanges as there are steps of a transposition, and is stored.
+local TRANSPOSED = 6.0
+
+M.quantize_context = of_groups {
+  phase = "quantize_context", title = "context in int8", each = 3.0,
+  numbers = function(_, stage) return stage.rows end,
+  sections = function(plan, stage, add)
+    local to, of_scales = stage.to, "scales of the context of queries"
+    if to.at == "rows" then
+      add_words(add, "entry", to, "context in int8", plan.scheme)
+      return add("entry", { name = to.scales, doc = of_scales, count = plan.cfg.seq })
+    end
+    add("lanes", { name = to.name, doc = "context in int8", rows = tiles.words(plan.scheme, stage.rows),
+                   type = plan.scheme.held })
+    add("lanes", { name = to.scales, doc = of_scales, rows = 1 })
+  end,
+  emit = function(K, place, stage, group, i)
+    local to, memory, first = stage.to, K.plan.memory, i * group.used + group.q0
+    if to.at == "rows" then
+      return quantize.rows(K, { rows = group.used, cols = stage.rows, to = to,
+        x = memory:tensor(place, stage.a):at(first * stage.a.row), words = memory:tensor(place, to):at(first * to.row),
+        scales = memory:at(place, to.scales):at(first) })
+    end
+    local function of_group(name) return memory:of_group(place, name, group, i) end
+    quantize.lanes(K, group, { rows = stage.rows, x = of_group(stage.a.name), words = of_group(to.name),
+                               scales = of_group(to.scales) })
+  end }
+
+M.context_rows = of_groups {
+  phase = "context_rows", title = "context in rows", each = TRANSPOSED,
+  numbers = function(_, stage) return stage.words end,
+  sections = function(plan, stage, add) add_words(add, "entry", stage.to, "context in rows", plan.scheme) end,
+  emit = function(K, place, stage, group, i)
+    local to, memory = stage.to, K.plan.memory
+    local first = i * group.used + group.q0
+    transpose.rows(K, "context_rows", group, memory:of_group(place, stage.a.name, group, i),
+      { p = memory:tensor(place, to):at(first * to.row), row = to.row, columns = stage.words, words = to,
+        filled = true })
+  end }
+
+M.transpose = of_groups {
+  phase = "transpose", title = "transpose", each = 2.0,
+  numbers = function(plan) return plan.cfg.d_model end,
+  sections = function(plan, _, add)
+    add("lanes", { name = "xt", doc = "X transposed", rows = tiles.words(plan.scheme, plan.cfg.d_model),
+                   type = plan.scheme.held })
+  end,
+  emit = function(K, place, stage, group, i)
+    local row, scheme = stage.a.row, K.plan.scheme
+    local x = K.plan.memory:tensor(place, stage.a)
+    local round = scheme.group == 1 and x.type.rounded ~= scheme.b and scheme.b.round
+    local function change(w, name, number) return round(K.t, w, "rounded_" .. name, number) end
+    transpose.panel(K, "transpose", group, { p = x:at(i * (group.used * row) + group.q0 * row), row = row,
+        columns = tiles.words(scheme, K.plan.cfg.d_model), words = stage.a.block and stage.a,
+        change = round and change },
+      K.plan.memory:of_group(place, "xt", group, i))
+  end,
+  -- In slots of an FMA, as tiles have it: squares of vectors are shuffled in log2(lanes) steps, then stored.
+  cost = function(plan)
+    local lanes, ports, cfg = plan.isa.lanes, plan.cpu.ports, plan.cfg
+    local vectors = tiles.ceil_div(cfg.seq, lanes) * cfg.d_model
+    return vectors * math.max(math.log(lanes, 2) / ports.shuffle, 1 / ports.store) * plan.cpu.fmas
+  end }
+
+-- ---- a block of heads ----
+
+M.key_rows = {
+  phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once,
+  sections = function(plan, stage, add)
+    local to = stage.c
+    local rows = graph.in_block(plan, stage) * (to.head // to.row) + tiles.rows_behind(plan.attend_scheme)
+    add("projected", { name = to.name, doc = "rows of K", cols = to.row, count = rows * to.row,
+                       type = plan.attend_scheme.held })
+  end,
+  emit = function(K, place, stage)
+    local t, plan, from, to = K.t, K.plan, stage.a, stage.c
+    local bounds, heads = score.keys_seen(plan.scores, place), graph.in_block(plan, stage)
+    local params = { { "k", "in", project.operands(K, place, from) },
+                     { "rows", "out", plan.memory:at(place, to.name) } }
+    K:part("fill_rows", ("Rows of K of %d head%s, zeros behind their words."):format(heads, heads > 1 and "s" or ""),
+      params, project.bounded(K, bounds, params, function(p)
+      K:each("head", heads, function(head)
+        local first = p.bounds.first or 0
+        K:each("row", (p.bounds.stop or plan.kv_rows) - first, function(i)
+          local row = i + first
+          K:vectors("block", stage.words, function(at, used)
+            t:block(function()
+              local words = t:read("load", plan.isa.full, "words", p.k:at(head * from.head + row * from.row + at), used)
+              t:op("store", plan.isa.full, nil, p.rows:at(head * to.head + row * to.row + at), words)
+            end)
+          end)
+        end)
+      end)
+    end))
+  end,
+  -- A load and a store for each vector.
+  cycles = function(plan, stage) return 2.0 * stage.heads * plan.cfg.seq_kv * stage.c.row / plan.isa.lanes end }
+
+-- Records a block of words: as many rows of words of V, or fewer, become columns. Blocks behind the keys that a run has
+-- are left as they are, for no tile reads them.
+local function value_block(K, place, stage, size, first)
+  local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
+  local ld, row = stage.a.row, stage.c.row
+  local params = { { "v", "in", project.operands(K, place, stage.a):at(first * ld) },
+                   { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.step) } }
+  local bounds = { stop = score.keys_seen(plan.scores, place).stop }
+  if bounds.stop then params[3] = { "key", "int", first * plan.attend_scheme.group } end
+  K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,
+    project.bounded(K, bounds, params, function(p)
+    local function block(at, used)
+      t:block(function()
+        local list = {}
+        for r = 0, lanes - 1 do
+          list[r] = r < size and t:read("load", plan.isa.full, "v_r" .. r, p.v:at(r * ld + at), used)
+            or t:op("zero", plan.isa.full, "v_r" .. r)
+        end
+        list = transpose.square(t, list, "t")
+        for j = 0, used - 1 do t:op("store", plan.isa.full, nil, p.rows:at((at + j) * row), list[j]) end
+      end)
+    end
+    local function all() K:vectors("block", graph.in_block(plan, stage) * stage.cols, block) end
+    -- Where a run has no key, tiles read zeros of the first block.
+    if p.bounds.stop then t:when(p.key, p.bounds.stop + 1, all) else all() end
+  end))
+end
+
+M.value_rows = {
+  phase = "value_rows", title = "rows of V", per = "heads",
+  sections = function(plan, stage, add) add_words(add, "projected", stage.c, "rows of V", plan.attend_scheme) end,
+  -- Blocks of as many words as there are lanes: { size, at } each.
+  axes = function(plan, stage)
+    local lanes, words = plan.isa.lanes, tiles.words(plan.attend_scheme, plan.kv_rows)
+    local whole, items = words // lanes, {}
+    if whole > 0 then items[1] = { first = 0, count = whole, size = lanes } end
+    if words % lanes > 0 then items[#items + 1] = { first = whole, count = 1, size = words % lanes } end
+    return { { var = "block", items = items, total = tiles.ceil_div(words, lanes) } }
+  end,
+  emit = function(K, place, stage, item, i)
+    value_block(K, place, stage, item.size, (item.first + i) * K.plan.isa.lanes)
+  end,
+  cycles = function(plan, stage)
+    return TRANSPOSED * stage.heads * stage.cols * stage.c.words / plan.isa.lanes
+  end }
+
+return M
