@@ -144,7 +144,7 @@ def tested(tmp_path, *words, missing="", venv=0, status=0):
     """What test.sh does where these packages are missing; venv, status: how the environment and the tests end."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/test.sh", tmp_path / "scripts")
-    query = "printf 'check:\\n  input: phony\\n    check_tests\\n    check_grid\\n    check_random\\n'"
+    query = "printf 'check_tests\\ncheck_grid\\ncheck_random\\nquick_random\\n'"
     for name, text in [("scripts/install.sh", f'[ "$1" != --list ] || for name in gcc {missing}; do '
                         '[ $name = gcc ] && echo installed $name || echo missing $name; done'),
                        ("scripts/venv.sh", f"exit {venv}"),
@@ -173,6 +173,30 @@ def test_what_the_quick_tests_leave_out(tmp_path, status):
     ran, parts, how = done.stderr.splitlines()
     assert (done.returncode, ran) == (status, "-k 0 quick")
     assert parts.startswith("test: left out: grid; most of tests,") and how.startswith("test: sh scripts/test.sh all ")
+
+
+def test_all_parts_run():
+    """Beside others, or alone where they take all cores."""
+    parts = {target for target in run("ninja", "-t", "targets", "rule", "run", cwd=ROOT).split() if "check_" in target}
+    beside = re.search(r"^beside = (.*)$", (ROOT / "build.ninja").read_text(), re.M)[1].split()
+    alone = re.search(r"^build check: phony (.*)$", (ROOT / "build.ninja").read_text(), re.M)[1].split()
+    assert len(beside) > 4 and sorted(beside + alone) == sorted(parts)
+
+
+def test_parts_beside_each_other(tmp_path):
+    """The output of each is in one piece, and one that fails ends neither the others nor well."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/beside.sh", tmp_path / "scripts")
+    (tmp_path / "ninja").write_text('#!/bin/sh\necho "of an input"\necho "echo $3 begins; sleep 0.1; echo $3 ends; '
+                                    'test $3 != bad"\n')
+    (tmp_path / "ninja").chmod(0o755)
+
+    def told(*targets):
+        done = subprocess.run(["sh", tmp_path / "scripts/beside.sh", *targets], text=True, capture_output=True,
+                              env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        return done.returncode, sorted(re.findall(r"(\w+) begins\n\1 ends\n", done.stdout))
+    assert told("bad", "one", "two") == (123, ["bad", "one", "two"])
+    assert told("one", "two", "three") == (0, ["one", "three", "two"])
 
 
 def test_unknown_tests(tmp_path):
