@@ -73,10 +73,9 @@ def objects(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def covering_texts(tmp_path_factory):
-    """A directory of texts of all kinds of configs, each of two ISAs in turn: COVER[3] for avx2 is k3_avx2. The first
-    of them is that of in_turn(ISAS, config)."""
+    """A directory of texts of all kinds of configs, each of an ISA in turn: COVER[3] for avx2 is k3_avx2."""
     configs = {f"k{i}_{isa}": f"{config} isa={isa}" for i, config in enumerate(tools.COVER)
-               for isa in tools.in_turn(tools.ISAS, config, count=2)}
+               for isa in tools.in_turn(tools.ISAS, config)}
     return tools.shared(tmp_path_factory, "texts", lambda out: tools.generate_many(out, configs))
 
 
