@@ -11,18 +11,26 @@ local WIDTH = require("base.words").WIDTH
 
 -- In groups, as help shows them.
 local groups = {
-  { title = "Kernels", require "command.gen", require "command.explain", require "command.check" },
-  { title = "Models", require "command.model", require "command.pack" },
-  { title = "Speed", require "command.bench", require "command.tune", require "command.sweep",
-    require "command.sweep_step", require "command.sweep_shard", require "command.report" },
-  { title = "Lists", require "command.isas", require "command.schema" },
+  { title = "Kernels", "gen", "explain", "check" },
+  { title = "Models", "model", "pack" },
+  { title = "Speed", "bench", "tune", "sweep", "sweep-step", "sweep-shard", "report" },
+  { title = "Lists", "isas", "schema" },
 }
-local command_of = {}
-for _, group in ipairs(groups) do
-  for _, command in ipairs(group) do command_of[command.name] = command end
+local function file_of(name) return require("command." .. name:gsub("-", "_")) end
+
+local ALL = { schema = true } -- commands that tell of all others
+
+-- The name of the only command that is needed, or nil: a third of a start is the reading of the others.
+local function only_one(first)
+  for _, group in ipairs(groups) do
+    for _, name in ipairs(group) do
+      if name == first and not ALL[name] then return name end
+    end
+  end
 end
 
-local function build_parser()
+-- With the options of that command alone, or of all.
+local function build_parser(only)
   local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")
   parser:command_target("command"):help_max_width(WIDTH)
   parser:flag("--version"):description("Print the version and exit."):action(function()
@@ -38,13 +46,14 @@ local function build_parser()
   local parsers = {}
   for _, group in ipairs(groups) do
     local members = {}
-    for i, command in ipairs(group) do
-      local cmd = parser:command(command.name)
-      members[i], parsers[command.name] = cmd, cmd
-      if command.summary then
+    for i, name in ipairs(group) do
+      local cmd = parser:command(name)
+      members[i], parsers[name] = cmd, cmd
+      local command = (not only or name == only) and file_of(name)
+      if command and command.summary then
         cmd:summary(command.summary):description(command.summary .. "\n" .. command.about)
       end
-      command.options(cmd)
+      if command then command.options(cmd) end
     end
     parser:group(group.title, table.unpack(members))
   end
@@ -74,9 +83,9 @@ local function run(arguments)
       error({ message = errors.show(argument) .. ": argument longer than 4096 characters" }, 0)
     end
   end
-  local parser, parsers = build_parser()
+  local parser, parsers = build_parser(only_one(arguments[1]))
   local args = parser:parse(joined(arguments, parsers[arguments[1]]))
-  return command_of[args.command].run(args, parser)
+  return file_of(args.command).run(args, parser)
 end
 
 -- The arguments -> exit status, and the error message if there is one.
