@@ -286,7 +286,7 @@ COVER = [
     "batch=3 unroll=full",
     "h=5 d_model=37 dk=13 dv=11 seq=17 attention=cross seq_kv=41 causal=true kv_len=true "
     "probs=true batch=2",
-    "h=4 d_model=70 dk=8 seq=50 query_vectors=2 key_block=16 k_block=16 k_unroll=3 head_block=2",
+    "h=4 d_model=70 dk=8 seq=50 query_vectors=2 key_block=16 k_block=16 head_block=2",
     "h=1 d_model=9 dk=2 seq=130 causal=true key_rows=1 context_rows=1",
     "h=6 h_kv=2 d_model=23 dk=5 dv=7 seq=29 causal=true kv_len=true probs=true batch=2",
     "h=2 d_model=20 dk=6 dv=9 seq=19 attention=cross seq_kv=23 k_width=31 v_width=13 y_width=27 batch=2",

@@ -373,6 +373,13 @@ return {
                    "bert_base_128 as fast within 0.5 %, deit_s on avx2 too" },
                  { "strides as arguments, so that products of other operands share a tile", "by hand, Zen 5: deit_s " ..
                    "1 to 2 % slower; and no two of its products have tiles of one size" } } },
+  { "loop_steps", "rounds of four K steps, or of a divisor of their number near four",
+    "no K steps are left behind the loop",
+    rejected = { { "two", "Zen 5: micro 0.7 % faster, small 0.6, minilm and odd as fast; avx2: small 1.6 % faster, " ..
+                   "minilm 0.4 % slower" },
+                 { "one", "Zen 5: micro 1.3 % slower, small 0.8 %, odd, minilm and kwt3 as fast" },
+                 { "eight", "Zen 5: odd 1.5 % slower, kwt3 0.7 %, micro 1.3 % faster, small and minilm as fast" },
+                 { "sixteen", "Zen 5: odd 3.1 % slower, kwt3 0.8 %, micro, small and minilm as fast" } } },
   { "edge_steps", "two K steps in a round of tiles at the edge of a mask",
     "with what the mask adds behind the loop, gcc spills sums in a longer one",
     rejected = { { "four", "gpt2_1024 has 22 spills in two such loops" } } },

@@ -136,15 +136,14 @@ end
 function Code:unroll(steps, accumulators, loop)
   local cfg, plan = self.plan.cfg, self.plan
   if self.cold then return 1 end
-  if not loop then
-    loop = self.t.rolled and not cfg.k_unroll and divisor_near(steps, plan.k_unroll) or plan.k_unroll
-  end
   if cfg.unroll == "k" or self.full then return steps end
   if cfg.unroll == "auto" and steps <= 32 and steps * accumulators <= plan.straight then
     choices.add(self.t.why, "straight")
     return steps
   end
-  return loop
+  if loop then return loop end
+  choices.add(self.t.why, "loop_steps")
+  return self.t.rolled and divisor_near(steps, tiles.LOOP_STEPS) or tiles.LOOP_STEPS
 end
 
 -- The same for a tile of a product whose sums may be in chains; returns the number of chains as well. With chains
@@ -158,8 +157,8 @@ function Code:summing(scheme, rows, vectors, steps, edge)
     choices.add(self.t.why, "chains")
     loop = math.max(chains, lanes or 1)
   elseif lanes then
-    loop = plan.k_unroll
-  elseif edge and self.t.rolled and not plan.cfg.k_unroll then
+    loop = tiles.LOOP_STEPS
+  elseif edge and self.t.rolled then
     choices.add(self.t.why, "edge_steps")
     loop = divisor_near(steps, 2)
   end

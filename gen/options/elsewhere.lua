@@ -1,4 +1,4 @@
--- Words of other tools for what is no key here, and what is to be said of them.
+-- Words of other tools for what is no key here, and keys that are gone, with what is to be said of them.
 
 return {
   { "is no key: it counts the row itself, so window_left is sliding_window - 1", "sliding_window" },
@@ -11,6 +11,7 @@ return {
   { "is no key: a bias is a pointer in mhagen_weights, which may be null",
     "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },
   { "is no key: any kernel runs on a pool of threads", "threads", "num_threads", "n_threads" },
+  { "is no key any more, for it made no kernel faster: leave it out", "k_unroll" },
   { "is no key: a kernel is one attention block",
     "layers", "num_layers", "n_layer", "num_hidden_layers", "intermediate_size", "vocab_size" },
 }

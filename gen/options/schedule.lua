@@ -41,8 +41,6 @@ return {
     doc = "keys per softmax block", draw = { from = 1, to = 64 } },
   { key = "k_block", kind = "integer", min = 16, max = 4096,
     doc = "longest accumulation chain", draw = { from = 16, to = 64 } },
-  { key = "k_unroll", kind = "integer", min = 1, max = 64,
-    doc = "K steps per loop iteration; tiles of few sums may have others", draw = { from = 1, to = 8 } },
   { key = "head_block", kind = "integer", min = 1, max = 64, divides = "h", multiple = { "h", "h_kv" },
     doc = "heads projected together; divides h, a multiple of h / h_kv", draw = { from = 1, to = 8 } },
   { key = "fetch", kind = "choice", choices = { "none", "panels", "shares", "ahead" },

@@ -18,7 +18,7 @@ function Count:times(count) return self.straight and count or 1 end
 -- Adds `copies` tiles: FMAs, loads and the tile's start and end, `epilogue` statements for a vector.
 function Count:copies(copies, rows, vectors, steps, epilogue)
   local level = self.plan.cfg.unroll
-  if not self.straight and level ~= "k" then steps = math.min(steps, self.plan.k_unroll * 2) end
+  if not self.straight and level ~= "k" then steps = math.min(steps, 2 * tiles.LOOP_STEPS) end
   self.sum = self.sum + copies * (steps * (rows * vectors + rows + vectors + 1) + rows * vectors * epilogue)
 end
 

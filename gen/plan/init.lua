@@ -160,7 +160,7 @@ local function config_of(cfg)
                  arrays = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),
                  cache = in_memory(cfg, "cache_dtype",
                    cfg.cache == "none" and types.f32 or types.of_cache[cfg.cache_dtype]),
-                 k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
+                 k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes, -- flops at one FMA of a full vector a cycle
                  whole_p = #graph.sheets(cfg) > 0 } -- the weights of all keys are kept, not of a block

@@ -6,13 +6,16 @@ local expr = require "base.expr"
 local isas = require "isa.init"
 local ways = require "way.init"
 
--- `target` is { isa, cfg, cpu, scheme, why, k_block, k_unroll }: the plan for projections, plan.attending for
+-- `target` is { isa, cfg, cpu, scheme, why, k_block }: the plan for projections, plan.attending for
 -- attention.
 
 local M = {}
 
 -- Sums of more steps than this are long: their panels do not stay in the nearest cache.
 M.LONG = 256
+
+-- K steps in a round of a tile's loop; a divisor of the number of steps near it is better.
+M.LOOP_STEPS = 4
 
 -- Row tiles of a panel that tile registers make together: while their sums are kept, a chunk of the panel stays in the
 -- nearest cache.
@@ -146,7 +149,7 @@ function M.k_chunks(target, steps, rounded)
   local most, of = ways.of(target.scheme).chunk(target, steps)
   if most then return M.chunks(steps, most, of) end
   if rounded then return M.one_chunk(steps) end
-  local multiple = M.round_up(target.k_unroll, ways.beside(target.scheme))
+  local multiple = M.round_up(M.LOOP_STEPS, ways.beside(target.scheme))
   if not quant then return M.chunks(steps, target.k_block, multiple) end
   if target.scheme.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
   if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end

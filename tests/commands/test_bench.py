@@ -343,9 +343,9 @@ def test_suite(tmp_path):
 
 def test_ab(tmp_path):
     text = run(sys.executable, ROOT / "bench/ab.py", "--rounds", 3, "--samples", 1, "--isa", "scalar",
-               *SHAPE.split(), "--a", "k_unroll=2", "--b", "k_unroll=4 seq=3")
+               *SHAPE.split(), "--a", "key_rows=2", "--b", "key_rows=4 seq=3")
     lines = text.splitlines()
-    assert "k_unroll=2" in lines[0] and "seq=3 " in lines[1] and lines[2].endswith("faster in 3 of 3")
+    assert "key_rows=2" in lines[0] and "seq=3 " in lines[1] and lines[2].endswith("faster in 3 of 3")
 
 
 def test_variants():

@@ -85,6 +85,7 @@ INT = "must be an integer from"
     ("rope_tables=apart", "rope_tables = apart: has no effect without rope"),
     ("sliding_window=8", "sliding_window = 8: is no key: it counts the row itself, so window_left is "
      "sliding_window - 1"),
+    ("k_unroll=2", "k_unroll = 2: is no key any more, for it made no kernel faster: leave it out"),
     ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),
     ("softcap=0", "softcap = 0: must be a number from 1e-09 to 1000000000"),
     ("attn_logit_softcapping=50", "attn_logit_softcapping = 50: unknown key: it is softcap here"),

@@ -220,14 +220,14 @@ def test_where(where, seqs, sweep):
 
 def test_configs(sweep):
     """A list is an axis of several keys. What is listed twice is one."""
-    sweep.grid("return { h = 1, d_model = 8, isa = 'scalar', k_unroll = { 1, 2 }, "
+    sweep.grid("return { h = 1, d_model = 8, isa = 'scalar', key_rows = { 1, 2 }, "
                "where = { dk = { 4, 5 } }, configs = { { dk = 4, seq = 3 }, { dk = 4, seq = 3, dv = 4 }, "
                "{ dk = 5, seq = 3, q_rows = 2 }, { dk = 6, seq = 3 } } }")
-    assert listed(sweep) == [f"{BASE} k_unroll=1", f"{BASE} k_unroll=2",
-                             f"{BASE} q_rows=2 k_unroll=1".replace("dk=4", "dk=5"),
-                             f"{BASE} q_rows=2 k_unroll=2".replace("dk=4", "dk=5")]
+    assert listed(sweep) == [f"{BASE} key_rows=1", f"{BASE} key_rows=2",
+                             f"{BASE} key_rows=1 q_rows=2".replace("dk=4", "dk=5"),
+                             f"{BASE} key_rows=2 q_rows=2".replace("dk=4", "dk=5")]
     folders = sorted(path.name for path in (sweep.out / "configs").iterdir())
-    assert folders[0] == name(3) + ",k_unroll=1"
+    assert folders[0] == name(3) + ",key_rows=1"
 
 
 def test_names_of_files(sweep):

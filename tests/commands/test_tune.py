@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja")
 SHAPE = "h=1 d_model=160 dk=4 seq=4 isa=scalar"
 # Leaves two keys with four values each.
 GIVEN = ("query_vectors=1 out_rows=1 q_lanes=queries qkv=separate q_rows=2 kv_vectors=1 kv_rows=2 out_vectors=1 "
-         "out_block=4 head_block=1 key_block=64 k_block=256 k_unroll=4 fetch=none unroll=tile fold=off")
+         "out_block=4 head_block=1 key_block=64 k_block=256 fetch=none unroll=tile fold=off")
 
 COMPILER = r"""#!/bin/sh
 case "$*" in
@@ -39,7 +39,7 @@ case "$*" in
   *) cp HERE/program "$out" ;;
 esac
 """
-# The ratio of a schedule: the product of those of its keys in $RATIOS, "k_unroll=2 0.9, ...", and what
+# The ratio of a schedule: the product of those of its keys in $RATIOS, "key_rows=2 0.9, ...", and what
 # $PAIRED says of the paired runs. Each figure is a line of the log.
 PROGRAM = r"""#!/usr/bin/env -S python3 -I -S
 import os, re, sys, time
@@ -220,11 +220,11 @@ def test_given_defaults_stay(tune):
 
 
 def test_given_keys_stay(tune):
-    given = GIVEN.replace("k_unroll=4", "k_unroll=2")
-    done = tune(SHAPE, given, "--budget 60s", RATIOS="k_unroll=4 0.5, context_rows=2 0.9")
+    given = GIVEN.replace("kv_rows=2", "kv_rows=1")
+    done = tune(SHAPE, given, "--budget 60s", RATIOS="kv_rows=2 0.5, context_rows=2 0.9")
     assert done.returncode == 0
-    assert all("k_unroll=2" in line for line in tune.log()) and len(tune.log()) > 5
-    assert "k_unroll=2" in tune.record()["schedule"].split()
+    assert all("kv_rows=1" in line for line in tune.log()) and len(tune.log()) > 5
+    assert "kv_rows=1" in tune.record()["schedule"].split()
 
 
 def test_random_search(tune):
@@ -366,25 +366,28 @@ def test_goes_on_after_kills(tune):
     """What the log has is not measured again."""
     log = tune.here / "tuned/.tune"
 
+    def in_order(key):
+        return " ".join(sorted(key.split()))
+
     def known():
         text = "".join(path.read_text() for path in log.glob("*/log.jsonl"))
         found = (row.get("key", "") for row in map(json.loads, text.splitlines()))
-        return {key[:-17] for key in found if re.match(r"(check|\d+ samples) .* ?[0-9a-f]{16}$", key)}
+        return {in_order(key[:-17]) for key in found if re.match(r"(check|\d+ samples) .* ?[0-9a-f]{16}$", key)}
 
     def keys(lines):
         """The keys of figures, but for paired runs: these are numbered."""
         for samples, schedule in (line.split(" ", 1) for line in lines):
-            words = " ".join(re.findall(r"(?:key_rows|context_rows|k_unroll)=\d+", schedule))
-            yield f"check {words}" if samples == "0" else f"{samples} samples {words}"
+            words = " ".join(re.findall(r"(?:key_rows=|context_rows=|unroll=)\w+", schedule))
+            yield in_order(f"check {words}" if samples == "0" else f"{samples} samples {words}")
 
     rng, kills, killed = random.Random(1), 6, 0
     for run in range(kills + 1):
         have, before = known(), len(tune.log())
         assert {key for key in have if "#" not in key} <= set(keys(tune.log()))
-        process = tune.start(SHAPE, GIVEN.replace("k_unroll=4 ", ""), "--budget 600s", RATIOS="key_rows=3 0.9",
+        process = tune.start(SHAPE, GIVEN.replace("unroll=tile ", ""), "--budget 600s", RATIOS="key_rows=3 0.9",
                              SECONDS_EACH="0.02" if run < kills else "0")
         if run < kills:
-            lines = rng.randrange(1, 12)
+            lines = rng.randrange(1, 8)
             wait_for(lambda: len(tune.log()) > before + lines or process.poll() is not None)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -400,7 +403,7 @@ def test_goes_on_after_kills(tune):
 
 # ---- what is tuned ----
 
-TUNED = """return { ["%s"] = { schedule = "key_rows=3 k_unroll=2", us = 1.5 } }\n"""
+TUNED = """return { ["%s"] = { schedule = "key_rows=3 kv_rows=2", us = 1.5 } }\n"""
 
 
 def test_applied(tmp_path):
@@ -411,15 +414,15 @@ def test_applied(tmp_path):
     def code(name):
         return outputs[name].replace(" tuned=my.lua", "").replace(" cpu=generic fold=auto unroll=auto", "")
 
-    for name, words in {"tuned": f"tuned={tmp_path}/my.lua", "keys": "key_rows=3 k_unroll=2",
-                        "both": f"tuned={tmp_path}/my.lua key_rows=4", "fours": "key_rows=4 k_unroll=2"}.items():
+    for name, words in {"tuned": f"tuned={tmp_path}/my.lua", "keys": "key_rows=3 kv_rows=2",
+                        "both": f"tuned={tmp_path}/my.lua key_rows=4", "fours": "key_rows=4 kv_rows=2"}.items():
         assert gen(tmp_path / name, SHAPE, words).returncode == 0
         outputs[name] = text_of(tmp_path / name)
     assert code("tuned") == code("keys") != code("fours") == code("both")
-    assert f"{SHAPE} cpu=generic fold=auto unroll=auto tuned=my.lua key_rows=3 k_unroll=2\n" in outputs["tuned"]
+    assert f"{SHAPE} cpu=generic fold=auto unroll=auto tuned=my.lua key_rows=3 kv_rows=2\n" in outputs["tuned"]
     assert str(tmp_path) not in outputs["tuned"]
     # The name is that of the shape, whatever the schedule.
-    (tmp_path / "k.lua").write_text((TUNED % SHAPE).replace("k_unroll=2", "unroll=k"))
+    (tmp_path / "k.lua").write_text((TUNED % SHAPE).replace("kv_rows=2", "unroll=k"))
     assert gen(tmp_path / "k", SHAPE, "tuned=k.lua").returncode == 0
     assert (tmp_path / "k/mha_f32_h1_d160_k4_s4_scalar.c").exists()
     # The command in the file makes the same file, where the tuning file is.
@@ -433,7 +436,7 @@ def test_applied_from_a_config(tmp_path):
     (tmp_path / "config.lua").write_text(
         'return { h = 1, d_model = 160, dk = 4, seq = 4, isa = "scalar", tuned = "my.lua" }\n')
     assert gen(tmp_path / "out", "config.lua").returncode == 0
-    assert "key_rows=3 k_unroll=2" in text_of(tmp_path / "out")
+    assert "key_rows=3 kv_rows=2" in text_of(tmp_path / "out")
 
 
 @pytest.mark.parametrize("text, message", [
