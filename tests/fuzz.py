@@ -208,6 +208,7 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
                   for kind in ("bf16", "int8")),
                 dict(h=1, d_model=1024, dk=16, seq=270, dtype="bf16"),
                 dict(h=1, d_model=1024, dk=16, seq=300, seq_kv=310, attention="cross", dtype="bf16"),
+                dict(h=16, d_model=5, dk=1, dv=1024, seq=20, seq_kv=3, attention="cross", fold="off"),  # blocks of Y
                 dict(h=5, d_model=700, dk=65, seq=20), dict(h=3, d_model=60, dk=30, seq=70, fetch="shares"),
                 base(batch=9, kv_len="true"), base(batch=17, causal="true", probs="true"),
                 {**MICRO, "batch": 9}]

@@ -51,8 +51,7 @@ M.dimensions = {
   { "q_lanes", { "queries", "columns" } }, { "qkv", { "separate", "joint" } },
   { "kv_vectors", vectors_of "rows" }, { "kv_rows", rows_of "rows" },
   { "out_vectors", vectors_of "columns" }, { "out_rows", rows_of "columns" },
-  { "out_block", { 16, 32, 64, 128, 256, 512 } }, { "head_block", head_blocks },
-  { "key_block", key_blocks }, { "k_block", { 64, 128, 256 } },
+  { "head_block", head_blocks }, { "key_block", key_blocks }, { "k_block", { 64, 128, 256 } },
   { "fetch", { "none", "panels", "shares", "ahead" } },
   { "unroll", { "auto", "tile", "k" } }, { "fold", { "auto", "off" } },
 }

@@ -11,7 +11,7 @@ return {
   { "is no key: a bias is a pointer in mhagen_weights, which may be null",
     "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },
   { "is no key: any kernel runs on a pool of threads", "threads", "num_threads", "n_threads" },
-  { "is no key any more, for it made no kernel faster: leave it out", "k_unroll" },
+  { "is no key any more, for it made no kernel faster: leave it out", "k_unroll", "out_block" },
   { "is no key: a kernel is one attention block",
     "layers", "num_layers", "n_layer", "num_hidden_layers", "intermediate_size", "vocab_size" },
 }

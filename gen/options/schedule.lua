@@ -35,8 +35,6 @@ return {
     doc = "rows of a register tile of the output projection", draw = { from = 1, to = 16 } },
   { key = "out_vectors", kind = "integer", min = 1, max = most_vectors,
     doc = "width of a register tile of the output projection, in vectors", draw = { from = 1, to = 4 } },
-  { key = "out_block", kind = "integer", min = 1, max = 65536,
-    doc = "queries per block of the output projection", draw = { from = 1, to = 64 } },
   { key = "key_block", kind = "integer", min = 1, max = 4096,
     doc = "keys per softmax block", draw = { from = 1, to = 64 } },
   { key = "k_block", kind = "integer", min = 16, max = 4096,

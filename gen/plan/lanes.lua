@@ -46,7 +46,7 @@ local function disobeyed(plan, list, lanes)
     unless_obeyed({ "q_lanes" }, project .. ", which does not project Q")
   end
   if not graph.find(list, "output") then
-    unless_obeyed({ "out_rows", "out_vectors", "out_block" }, project .. ", which does not project Y")
+    unless_obeyed({ "out_rows", "out_vectors" }, project .. ", which does not project Y")
   end
   if lanes ~= "queries" and not graph.find(list, "key_query") and not graph.find(list, "value_context") then
     unless_obeyed({ "q_rows" }, with .. ": no product has lanes over queries")

@@ -19,7 +19,7 @@ local keys = { rows = "out_rows", vectors = "out_vectors" }
 -- piece being `count` groups of a kind from number `first` of the kind on; in the i-th of several
 -- equal blocks from first + i * count on.
 local function output_blocks(plan, stage)
-  local queries = plan.cfg.out_block or plan.cpu.cached // (memory.BYTES * stage.steps)
+  local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local most = math.max(1, queries // plan.groups[1].width)
   local blocks, total = {}, 0
   for _, run in ipairs(tiles.balanced(plan.group_count, most)) do

@@ -11,7 +11,7 @@ local values = {
   key_rows = { 1, 2 }, context_rows = { 1, 2 }, q_lanes = { "queries", "columns" },
   qkv = { "separate", "joint" },
   q_rows = { 1, 2 }, kv_rows = { 1, 2 }, kv_vectors = { 1, 2 }, out_rows = { 1, 2 }, out_vectors = { 1, 2 },
-  out_block = { 1, 512 }, key_block = { 1, 64 }, k_block = { 16, 256 }, head_block = { 1, 2 },
+  key_block = { 1, 64 }, k_block = { 16, 256 }, head_block = { 1, 2 },
 }
 -- What is projected is of all kinds: K and V or neither or one, weights that are merged, quadrants; lanes of either
 -- kind.
