@@ -400,7 +400,7 @@ def cell(name, found, us):
     """How many times as long as ours, and the error; or why not."""
     if not isinstance(found, tuple):
         return f"- ({found})"
-    return f"{found[0] / us:.2f}" + (f" ({found[1]:.0e})" if not name.startswith("read") else "")
+    return f"{found[0] / us:.3g}" + (f" ({found[1]:.0e})" if not name.startswith("read") else "")
 
 
 def main():

@@ -34,16 +34,18 @@ def mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def panel(axes, title, libraries):
-    names = ["mhagen", *libraries]
-    means = [1.0, *(mean(values) for values in libraries.values())]
-    axes.barh(range(len(names)), means, color=[OURS, *[PEERS] * len(libraries)], height=0.7)
-    for i, values in enumerate(libraries.values(), 1):
-        axes.plot([min(values), min(max(values), MOST)], [i, i], color=INK, linewidth=0.7)
-        text = f"{means[i]:.2f}" + (f", to {max(values):.0f}" if max(values) > MOST else "")
+def panel(axes, title, libraries, names):
+    """names: libraries of all panels"""
+    axes.barh(0, 1, color=OURS, height=0.7)
+    for i, name in enumerate(names, 1):
+        values, text = libraries.get(name), "no figure"
+        if values:
+            axes.barh(i, mean(values), color=PEERS, height=0.7)
+            axes.plot([min(values), min(max(values), MOST)], [i, i], color=INK, linewidth=0.7)
+            text = f"{mean(values):.2f}" + (f", to {max(values):.0f}" if max(values) > MOST else "")
         axes.text(MOST * 1.02, i, text, va="center", color=INK)
-    axes.set(xlim=(0, MOST), ylim=(len(names) - 0.5, -0.6), title=title, yticks=range(len(names)), xticks=range(6))
-    axes.set_yticklabels(names)
+    axes.set(xlim=(0, MOST), ylim=(len(names) + 0.5, -0.6), title=title, yticks=range(len(names) + 1), xticks=range(6))
+    axes.set_yticklabels(["mhagen", *names])
     axes.axvline(1, color=OURS, linewidth=0.7)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -52,12 +54,14 @@ def panel(axes, title, libraries):
 def draw(path):
     page = (ROOT / "docs/bench.md").read_text()
     with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(1, len(CPUS), figsize=(10, 2.4), sharey=True)
-        for axes, (title, heading) in zip(panels, CPUS.items()):
-            panel(axes, title, ratios(page, heading))
+        found = {title: ratios(page, heading) for title, heading in CPUS.items()}
+        names = max(found.values(), key=len)
+        figure, panels = plt.subplots(1, len(CPUS), figsize=(10, 2.9), sharey=True)
+        for axes, (title, libraries) in zip(panels, found.items()):
+            panel(axes, title, libraries, names)
         figure.supxlabel("time of a run over that of mhagen (float32, one core); bar: geometric mean of 14 shapes, "
                          "line: least to most", fontsize=8)
-        figure.subplots_adjust(left=0.09, right=0.93, top=0.88, bottom=0.2, wspace=0.45)
+        figure.subplots_adjust(left=0.09, right=0.93, top=0.9, bottom=0.17, wspace=0.45)
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
 

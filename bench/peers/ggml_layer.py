@@ -13,6 +13,7 @@ import itertools
 import pathlib
 import sys
 import time
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,6 +41,7 @@ SIGNATURES = {  # name without `ggml_`: result, arguments
     "version": (TEXT,),
     "log_set": (None, LOG, ANY),
     "init": (ANY, InitParams),
+    "free": (None, ANY),
     "tensor_overhead": (SIZE,),
     "graph_overhead": (SIZE,),
     "row_size": (SIZE, INT, LONG),
@@ -59,10 +61,12 @@ SIGNATURES = {  # name without `ggml_`: result, arguments
     "build_forward_expand": (None, ANY, ANY),
     "gallocr_new": (ANY, ANY),
     "gallocr_alloc_graph": (ctypes.c_bool, ANY, ANY),
+    "gallocr_free": (None, ANY),
     "backend_cpu_init": (ANY,),
     "backend_cpu_set_n_threads": (None, ANY, INT),
     "backend_cpu_buffer_type": (ANY,),
     "backend_alloc_ctx_tensors_from_buft": (ANY, ANY, ANY),
+    "backend_buffer_free": (None, ANY),
     "backend_tensor_set": (None, ANY, ANY, SIZE, SIZE),
     "backend_tensor_get": (None, ANY, ANY, SIZE, SIZE),
     "backend_graph_compute": (INT, ANY, ANY),
@@ -133,17 +137,23 @@ def matrices(kind, wqkv, wo):
     return [encoded(kind, w.T) for w in (wqkv, wo)]
 
 
+def freed(*calls):
+    for free, what in calls:
+        free(what)
+
+
 class Memory:
     """Tensors of one buffer."""
 
     def __init__(self, shapes, buffer="CPU"):
         """shapes: {name: (type, extents)}"""
-        g = self.g = library()
+        g, place = library(), library().buffer_type(buffer)
         self.kinds = {name: kind for name, (kind, _) in shapes.items()}
         context = g.init(InitParams((len(shapes) + 1) * g.tensor_overhead(), None, True))
         self.tensors = {name: g.new_tensor_3d(context, TYPES[kind], *extents, *[1] * (3 - len(extents)))
                         for name, (kind, extents) in shapes.items()}
-        self.buffer = g.backend_alloc_ctx_tensors_from_buft(context, g.buffer_type(buffer))
+        room = g.backend_alloc_ctx_tensors_from_buft(context, place)
+        weakref.finalize(self, freed, (g.backend_buffer_free, room), (g.free, context))
 
     def __getitem__(self, name):
         return self.tensors[name]
@@ -151,14 +161,14 @@ class Memory:
     def set(self, name, data):
         if data.dtype != np.uint8:
             data = encoded(self.kinds[name], data)
-        assert data.nbytes == self.g.nbytes(self[name]), name
-        self.g.backend_tensor_set(self[name], data.ctypes.data, 0, data.nbytes)
+        assert data.nbytes == library().nbytes(self[name]), name
+        library().backend_tensor_set(self[name], data.ctypes.data, 0, data.nbytes)
 
 
 class Layer:
     """The graph of a layer of some shape, in one form.
 
-    shape    d, h, h_kv, dk, rows, keys (in the cache before), causal
+    shape    d, h, h_kv, dk, rows, keys (in the cache before), causal, biased
     form     weights, kept (the type of keys and values, also without a cache), attention, buffer (of the weights)
     data     that of another layer, to share its rows and its cache
     """
@@ -175,8 +185,9 @@ class Layer:
         self.graph = self.g.new_graph(self.context)
         self.y = self.build()
         self.g.build_forward_expand(self.graph, self.y)
-        self.room = self.g.gallocr_new(self.g.backend_cpu_buffer_type())
-        if not self.g.gallocr_alloc_graph(self.room, self.graph):
+        room = self.g.gallocr_new(self.g.backend_cpu_buffer_type())
+        weakref.finalize(self, freed, (self.g.gallocr_free, room), (self.g.free, self.context))
+        if not self.g.gallocr_alloc_graph(room, self.graph):
             raise MemoryError("ggml has no memory for the graph")
 
     def shapes(self):
@@ -274,7 +285,7 @@ def forms(*kinds, buffers=("CPU",)):
 
 
 FORMS = forms("f32")
-BF16 = forms("bf16", "f16")
+BF16 = forms("bf16", "f16", buffers=BUFFERS)
 INT8 = forms("q8_0", buffers=BUFFERS)
 
 
