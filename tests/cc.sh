@@ -7,6 +7,7 @@ case " $* " in *" -c "* | *" --version "*) exec $cc "$@" ;; esac
 flags=
 for word; do
   [ "$word" != -o ] || break
+  case $word in -O?) word=-O2 ;; esac # what is compiled once may take its time
   flags="$flags $word"
 done
 for word; do

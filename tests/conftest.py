@@ -36,9 +36,12 @@ def pytest_make_parametrize_id(val):
         return f"{ascii(val[:40])[1:-1]}...{zlib.crc32(val.encode('utf-8', 'surrogateescape')):08x}"
 
 
+SHORT = "test_config", "test_cli"  # files of several hundred tests, each of which takes a moment
+
+
 def pytest_collection_modifyitems(items):
-    """What takes longest comes first, so that no worker waits for it at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """What takes longest comes first, and what is short last, so that no worker waits for another one at the end."""
+    items.sort(key=lambda item: (item.get_closest_marker("long") is None, item.path.stem in SHORT))
 
 
 # ---- the clock ----

@@ -2,10 +2,9 @@
 import ctypes
 import functools
 import pathlib
-import subprocess
 import tempfile
 
-from tools import MHAGEN, REFERENCE, ROOT, emulation, generate, in_turn, run
+from tools import MHAGEN, REFERENCE, ROOT, emulation, generate, in_turn, run, shared
 
 CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV_START, Q_LEN = (
     1 << i for i in range(11))
@@ -61,9 +60,11 @@ def shape_of(options, **shape):
     return Kernel(options=options, error=error, unit=unit, **shape)
 
 
-def build(out):
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "runtime", *REFERENCE, "-o", out, "-lm"], check=True)
-    library = ctypes.CDLL(out)
+def build(factory):
+    """The reference, compiled once for all workers of pytest."""
+    def make(out):
+        run("cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "runtime", *REFERENCE, "-o", out / "reference.so", "-lm")
+    library = ctypes.CDLL(shared(factory, "reference", make) / "reference.so")
     library.mhagen_promised_error.restype = ctypes.c_double
     library.mhagen_promised_error.argtypes = [ctypes.c_void_p, ctypes.c_double]
     return library

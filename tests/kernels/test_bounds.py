@@ -13,7 +13,7 @@ from reference_lib import CAUSAL, CROSS, KV_LEN, SHAPE, STRASSEN, Args, Weights,
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("bounds") / "reference.so")
+    return build(tmp_path_factory)
 
 
 def float32(x):

@@ -72,7 +72,7 @@ def weights():
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("reference") / "reference.so")
+    return build(tmp_path_factory)
 
 
 def wanted(reference, weights, options, seq, **pointers):

@@ -26,8 +26,8 @@ def config_of(options, rope=0, rope_dims=0, window_left=0, **_):
 
 
 @pytest.mark.parametrize("what", DECODERS)
-def test_prompt_and_steps(what, tmp_path):
-    whole, mask = decoder(build(tmp_path / "reference.so"), ROWS, **DECODERS[what])
+def test_prompt_and_steps(what, tmp_path, tmp_path_factory):
+    whole, mask = decoder(build(tmp_path_factory), ROWS, **DECODERS[what])
     config, isa = config_of(**DECODERS[what]), drawn_isa(what)
     kernels = {seq: Generated({**config, "seq": seq}, isa, tmp_path / str(seq)) for seq in {*CHUNKS, 1}}
     weights = {of + key: x for of in "wb" for key, x in getattr(whole, of).items()}
@@ -76,9 +76,9 @@ class Exchanged:
 
 
 @pytest.mark.parametrize("what, seq", zip(DECODERS, [1, 4, 4, 1]))
-def test_cache_of_pytorch(what, seq, tmp_path):
+def test_cache_of_pytorch(what, seq, tmp_path, tmp_path_factory):
     """A run reads the rows that PyTorch has put into a cache, and PyTorch those that it adds; it leaves all others."""
-    whole, mask = decoder(build(tmp_path / "reference.so"), ROWS, **DECODERS[what])
+    whole, mask = decoder(build(tmp_path_factory), ROWS, **DECODERS[what])
     cache, past = Exchanged(whole), torch.tensor([ROWS - seq, 5], dtype=torch.int32)
     kernel = Generated({**config_of(**DECODERS[what]), "cache_layout": "bhsd", "seq": seq}, drawn_isa(what), tmp_path)
     assert kernel.shape.cache_bytes == 4 * (cache.room.numel() - 1) // 2
@@ -99,9 +99,9 @@ def test_cache_of_pytorch(what, seq, tmp_path):
         cache.expect(b, at)
 
 
-def test_filled_cache_of_pytorch(tmp_path):
+def test_filled_cache_of_pytorch(tmp_path, tmp_path_factory):
     """The same of a cache that is filled once, by the kernel or by PyTorch."""
-    case = Case(build(tmp_path / "reference.so"), h=4, h_kv=2, d_model=12, dk=6, dv=5, seq=3, seq_kv=11,
+    case = Case(build(tmp_path_factory), h=4, h_kv=2, d_model=12, dk=6, dv=5, seq=3, seq_kv=11,
                 options=CROSS | KV_LEN, kv_len=[11, 7])
     expect_composition(case)
     kernel = Generated(dict(h=4, h_kv=2, d_model=12, dk=6, dv=5, seq=3, seq_kv=11, batch=2, attention="cross",

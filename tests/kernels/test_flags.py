@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tools import (CHECKER, CLANGS, ISAS, REFERENCE, ROOT, WARNINGS, compiler_for, emulation, generate, in_turn, need,
-                   run, runner_for)
+                   run, runner_for, shared)
 
 # A mask shows bits that differ between the code of edge and of open tiles; AVX-512 has exp2 by a table.
 KERNELS = [("scalar", "h=2 d_model=20 dk=6 seq=19 causal=true"),
@@ -59,18 +59,22 @@ def compiles(command, source, out):
 
 
 class Bench:
-    """The kernels, and for each machine the checker, compiled once and without any of the flags."""
+    """The kernels, and for each machine the checker, compiled once for all workers and without any of the flags."""
 
-    def __init__(self, directory):
-        self.directory, self.checkers, self.names = directory, {}, collections.defaultdict(list)
-        for i, (isa, config) in enumerate(KERNELS):
+    def __init__(self, factory):
+        def make(out):
+            for i, (isa, config) in enumerate(KERNELS):
+                generate(out, config, isa, f"k{i}")
+        self.factory, self.directory = factory, shared(factory, "flags", make)
+        self.names = collections.defaultdict(list)
+        for i, (isa, _) in enumerate(KERNELS):
             self.names[isa].append(f"k{i}")
-            generate(directory, config, isa, f"k{i}")
 
     def checker(self, machine):
         names = [name for isa in machine.isas for name in self.names[isa]]
-        if machine.title not in self.checkers:
-            main = self.directory / f"{machine.title}.c"
+
+        def make(out):
+            main = out / "main.c"
             main.write_text(
                 "".join(f'#include "{name}.h"\n' for name in names) + '#include "checker.h"\n'
                 "int main(int argc, char **argv) {\n  static const mhagen_kernel *const kernels[] = {"
@@ -78,20 +82,17 @@ class Bench:
                 + f"}};\n  return mhagen_check_main(kernels, {len(names)}, argc, argv);\n}}\n")
             command = [machine.compiler, *machine.flags, *machine.strict, "-O1", f"-I{self.directory}",
                        f"-I{ROOT}/tests/check"]
-            objects = []
             for source in main, *CHECKER, *REFERENCE:
-                objects.append(self.directory / f"{machine.title}_{source.stem}.o")
-                result = compiles(command, source, objects[-1])
+                result = compiles(command, source, out / f"{source.stem}.o")
                 if machine is M32 and "No such file" in result.stderr:
                     pytest.skip("there are no headers for -m32")
                 assert result.returncode == 0, result.stderr
-            self.checkers[machine.title] = objects
-        return names, self.checkers[machine.title]
+        return names, sorted(shared(self.factory, f"flags_{machine.title}", make).glob("*.o"))
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    return Bench(tmp_path_factory.mktemp("flags"))
+    return Bench(tmp_path_factory)
 
 
 def outcome(machine, compiler, flags, bench, out, change=lambda text: text):

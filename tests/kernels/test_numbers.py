@@ -4,13 +4,18 @@ import re
 
 import pytest
 
-from tools import COMPILERS, ROOT, WARNINGS, check, compiler_for, generate, native, run, runs
+from tools import COMPILERS, ROOT, WARNINGS, check, compiler_for, generate, in_turn, native, run, runs, shared
 
 SHAPE = "h=2 d_model=32 dk=16 seq=200"
 CONFIGS = {
     "plain": "", "causal": "causal=true kv_len=true", "mask": "mask=bool causal=true", "probs": "probs=true",
     "bf16": "dtype=bf16 kv_len=true", "keyless": "causal=true window_left=3 kv_len=true",
 }
+PLAIN = "plain", "causal"
+# (isa, config): of each ISA one of the plain ones, and two of the others in turn.
+DRAWN = [(isa, config) for isa in ("scalar", "avx2", "avx512", "avx512_bf16")
+         for config in [*in_turn(PLAIN, "numbers", isa),
+                        *in_turn([name for name in CONFIGS if name not in PLAIN], "numbers", isa, count=2)]]
 COUNTED = ("again", "steady", "rescale")
 
 
@@ -25,20 +30,14 @@ def count_calls(source):
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    built = {}
-
     def program(isa, config, compiler="gcc"):
-        key = isa, config, compiler
-        if key not in built:
-            out = tmp_path_factory.mktemp("numbers")
+        def make(out):
             generate(out, f"{SHAPE} {CONFIGS[config]}", isa)
             count_calls(out / "kernel.c")
-            run(*compiler_for(isa, compiler), "-std=c11", "-O2", *WARNINGS,
-                "-I", out, ROOT / "tests/kernels/numbers_test.c", out / "kernel.c", out / "mhagen.c", "-o",
-                out / "test",
-                "-lm", "-pthread")
-            built[key] = out / "test"
-        return built[key]
+            run(*compiler_for(isa, compiler), "-std=c11", "-O2", *WARNINGS, "-I", out,
+                ROOT / "tests/kernels/numbers_test.c", out / "kernel.c", out / "mhagen.c", "-o", out / "test", "-lm",
+                "-pthread")
+        return shared(tmp_path_factory, f"numbers_{isa}_{config}_{compiler}", make) / "test"
     return program
 
 
@@ -48,8 +47,7 @@ def told(program, spread, size=1):
 
 
 @pytest.mark.parametrize("compiler", [name for name in COMPILERS if "clang" not in name])  # which computes ahead
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512_bf16"])
+@pytest.mark.parametrize("isa, config", DRAWN)
 def test_exceptions(programs, isa, config, compiler):
     """Masked or peaky, finite data raises none of the exceptions that programs trap."""
     if not native(isa) or not runs(isa):
@@ -60,8 +58,8 @@ def test_exceptions(programs, isa, config, compiler):
         assert not (result["invalid"] or result["zero"] or result["overflow"]), (spread, result)
 
 
-@pytest.mark.parametrize("config", ["plain", "causal"])
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("isa, config", [(isa, config) for isa, config in DRAWN
+                                         if isa in ("avx2", "avx512") and config in PLAIN])
 def test_no_subnormals(programs, isa, config):
     """Where products are fused with sums, neither peaky scores nor small inputs make subnormal operands or results."""
     if not native(isa) or not runs(isa):
@@ -70,8 +68,8 @@ def test_no_subnormals(programs, isa, config):
         assert not told(programs(isa, config), spread, size)["tiny"], (spread, size)
 
 
-@pytest.mark.parametrize("config", ["plain", "causal", "mask", "bf16"])
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512_bf16"])
+@pytest.mark.parametrize("isa, config", [(isa, config) for isa, config in DRAWN
+                                         if config in (*PLAIN, "mask", "bf16")])
 def test_peaky_scores_are_made_once(programs, isa, config):
     """No head is done again, whatever the spread is, and calm data never leaves the fast way. But where a row sees none
     of the first keys its maximum is too high, and at great spreads its sum too low."""

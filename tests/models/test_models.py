@@ -29,7 +29,7 @@ def transformers():
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("reference") / "reference.so")
+    return build(tmp_path_factory)
 
 
 # ---- what the module does ----

@@ -37,7 +37,7 @@ def environment(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("reference") / "reference.so")
+    return build(tmp_path_factory)
 
 
 # ---- the wheel ----
