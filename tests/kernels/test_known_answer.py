@@ -24,7 +24,7 @@ def generate(out, config, *options):
 
 def told(out, isa="scalar", flags=("-O0",)):
     run(*compiler_for(isa, "gcc"), *emulation(isa), *flags, *sorted(out.glob("*.c")), "-o", out / "main",
-        "-pthread")
+        "-pthread", *(["-lm"] if emulation(isa) else []))
     return run(*runner_for(isa), out / "main")
 
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tools import (CLANGS, COVER, ISAS, MHAGEN, REFERENCE, ROOT, WARNINGS, compiler_for, cross_prefix, generate,
-                   in_turn, native, need, run, runner_for, symbols)
+                   generate_many, in_turn, native, need, run, runner_for, symbols)
 
 PROGRAM = [ROOT / "tests/toolchains/toolchain_test.c", *REFERENCE]
 # Every option, for every ISA; and what is worth a pool's threads, in scalar code. Unrolled as by default.
@@ -91,8 +91,7 @@ def test_row(name, tmp_path, environment):
 def test_all_options_by_tcc(tmp_path):
     """What it lacks of the language, as _Pragma, only some configs have."""
     need("tcc")
-    for i, config in enumerate(COVER):
-        generate(tmp_path, config, "scalar", f"kernel{i}")
+    generate_many(tmp_path, {f"kernel{i}": f"{config} isa=scalar" for i, config in enumerate(COVER)})
     run("tcc", "-Wall", "-Werror", "-c", *tmp_path.glob("*.c"), cwd=tmp_path)
 
 
