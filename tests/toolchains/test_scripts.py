@@ -140,7 +140,7 @@ def test_apt_fails(system):
 
 # ---- what test.sh and bare.sh say ----
 
-def tested(tmp_path, *words, missing="", venv=0, status=0):
+def started(tmp_path, *words, missing="", venv=0, status=0):
     """What test.sh does where these packages are missing; venv, status: how the environment and the tests end."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/test.sh", tmp_path / "scripts")
@@ -158,7 +158,7 @@ def tested(tmp_path, *words, missing="", venv=0, status=0):
 @pytest.mark.parametrize("missing, venv, status", [("", 0, 0), ("cargo zsh", 0, 0), ("fish", 1, 2)])
 def test_what_is_left_out(tmp_path, missing, venv, status):
     """test.sh all ends with it, and with the status of the tests."""
-    done = tested(tmp_path, "all", missing=missing, venv=venv, status=status)
+    done = started(tmp_path, "all", missing=missing, venv=venv, status=status)
     assert done.returncode == status
     ran, *said = done.stderr.splitlines()
     assert ran == "-k 0 check"
@@ -169,7 +169,7 @@ def test_what_is_left_out(tmp_path, missing, venv, status):
 @pytest.mark.parametrize("status", [0, 1])
 def test_what_the_quick_tests_leave_out(tmp_path, status):
     """The parts of `ninja check` that they have nothing of, and the command that has them."""
-    done = tested(tmp_path, missing="cargo", status=status)
+    done = started(tmp_path, missing="cargo", status=status)
     ran, parts, how = done.stderr.splitlines()
     assert (done.returncode, ran) == (status, "-k 0 quick")
     assert parts.startswith("test: left out: grid; most of tests,") and how.startswith("test: sh scripts/test.sh all ")
@@ -200,7 +200,7 @@ def test_parts_beside_each_other(tmp_path):
 
 
 def test_unknown_tests(tmp_path):
-    done = tested(tmp_path, "some")
+    done = started(tmp_path, "some")
     assert (done.returncode, done.stderr, done.stdout) == (2, "usage: scripts/test.sh [all]\n", "")
 
 
