@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds ggml in VENV/ggml: `ggml.sh VENV`. The source is that of bench/peers/ggml.txt; llama.cpp's own CMake builds it
-# for this CPU, without OpenMP. VENV needs scikit-build-core, which names the package's files to pip. Obeys $CC and $CXX.
+# Builds ggml in VENV/ggml: `ggml.sh VENV`. bench/peers/ggml.txt names the source. llama.cpp's own CMake files build it
+# for this CPU, without OpenMP. pip needs scikit-build-core in VENV to unpack it. Obeys $CC and $CXX.
 # A second call builds only where the list has changed.
 set -eu
 venv=$1 list=$(dirname "$0")/../bench/peers/ggml.txt

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the libraries that `ninja bench-peers` compares with: Debian's packages, and PyPI's (4 GB) in
-# build/peers-venv. ggml is built there, in some minutes. A library that cannot be installed is left out, and named in the table.
+# build/peers-venv. ggml is built there, in one CPU minute. A library that cannot be installed is left out, and named
+# in the table.
 set -eu
 cd "$(dirname "$0")/.."
 venv=build/peers-venv lists=build/peers-lists

@@ -256,8 +256,11 @@ def test_venv(tmp_path):
 
 
 BUILDERS = {  # what ggml.sh starts, and what it leaves
-    "venv/bin/pip": 'for word; do [ "$was" != -d ] || to=$word; was=$word; done; tar -czf "$to/it.tar.gz" -C "$HERE" top',
-    "cmake": 'echo "cmake $*" >> "$HERE/log"; [ "$1" != "${FAIL:-}" ] || { echo broken; exit 1; }; mkdir -p "$HERE/venv/ggml"',
+    "venv/bin/pip": """for word; do [ "$was" != -d ] || to=$word; was=$word; done
+tar -czf "$to/it.tar.gz" -C "$HERE" top""",
+    "cmake": """echo "cmake $*" >> "$HERE/log"
+[ "$1" != "${FAIL:-}" ] || { echo broken; exit 1; }
+mkdir -p $HERE/venv/ggml""",
 }
 
 
