@@ -44,7 +44,7 @@ CONFIGS = [
     "h=2 d_model=7 dk=6 seq=19 rope=interleaved rope_tables=apart kv_len=true",
     "h=4 h_kv=2 d_model=20 dk=7 seq=19 qk_norm=layer norm_span=each head_block=2 kv_len=true",
     "h=2 d_model=20 dk=6 seq=9 qk_norm=rms norm_span=all norm_eps=0.5 rope=half",
-    "h=16 d_model=5 dk=1 dv=1024 seq=20 seq_kv=3 attention=cross fold=off query_vectors=1 kv_len=true",  # blocks of rows
+    "h=16 d_model=5 dk=1 dv=1024 seq=20 seq_kv=3 attention=cross fold=off query_vectors=1 kv_len=true",  # blocks
     "h=6 h_kv=2 dk=5 dv=7 seq=19 seq_kv=21 project=none batch=2",
     "h=4 h_kv=2 dk=5 dv=7 seq=3 seq_kv=23 project=none key_rows=4 causal=true kv_len=true causal_align=bottom_right",
     "h=4 h_kv=2 dk=5 dv=7 seq=19 seq_kv=23 project=none layout=bhsd key_rows=4 causal=true batch=2",
@@ -325,8 +325,10 @@ MUTATIONS = [
     ("slopes beside a power of two", "score/alibi.lua", "2 * (i - power) - 1", "2 * (i - power)"),
     ("a sink that takes no weight", "emit/head.lua", 'sum = t:op("add", w, "sum_" .. name, sum, p)',
      'sum = t:op("max", w, "sum_" .. name, sum, p)'),
-    ("keys behind the last one of a part", "emit/head.lua", "local all = stop == group.keys.tiles", "local all = false"),
-    ("tiles before the first one", "emit/head.lua", "from = early, to = span.lead", "from = span.lead, to = span.lead"),
+    ("keys behind the last one of a part", "emit/head.lua", "local all = stop == group.keys.tiles",
+     "local all = false"),
+    ("tiles before the first one", "emit/head.lua", "from = early, to = span.lead",
+     "from = span.lead, to = span.lead"),
     ("distances of the wrong sign", "score/alibi.lua", "key, at.origin)\n", "at.origin, key)\n"),
     ("biases beside a sink", "rewrite/fold.lua", ' and #scores.extras == 0', ''),
     ("biases that scores show", "rewrite/fold.lua", ' and not scores.shown\n', '\n'),

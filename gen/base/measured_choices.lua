@@ -218,8 +218,8 @@ return {
     "Wo may be larger than the cache; a block of context stays in it",
     rejected = { { "queries outside", "d_model 512 and 768: 0.5 to 1 % slower" },
                  { "another number of queries in a block of context than half of the second-level cache holds",
-                   "Zen 5: 16 to 1500 on minilm, deit_s, bert_base_512, gpt2_1024 and whisper_tiny from 0.5 % faster " ..
-                   "to 1 % slower" } } },
+                   "Zen 5: 16 to 1500 on minilm, deit_s, bert_base_512, gpt2_1024 and whisper_tiny from 0.5 % " ..
+                   "faster to 1 % slower" } } },
   { "panels_outside", "panels of weights in the outer loop of tile registers' projections",
     "a panel stays in the nearest cache, which rows of X pass by",
     rejected = { { "tiles of X outside", "Granite Rapids: bert_base_128 4 % slower" } } },
