@@ -606,6 +606,8 @@ typedef struct step_place {
   fits *fits;            /* of the columns that are written */
 } step_place;
 
+static ptrdiff_t at_most(ptrdiff_t count, ptrdiff_t most) { return count < most ? count : most; }
+
 static step_place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                       float *panel, ptrdiff_t step) {
   const ptrdiff_t deep = bits < 32 && packing->deep > 1 ? packing->deep : 1, in_word = 32 / bits;
@@ -615,10 +617,16 @@ static step_place place_of(const mhagen_packing *packing, const mhagen_pack_fill
               (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0, 0, packing->apart,
               NULL};
   if (bits > 8) return to;
+  if (bits == 4 && packing->quant_bytes) to.shift = (int)(step % 4 * 8 + step % 8 / 4 * 4);
   const ptrdiff_t given = bits == packing->quant_bits ? packing->quant_group : 0;
   const ptrdiff_t group = given ? given : fill->steps;
-  const ptrdiff_t scales = (fill->steps + group - 1) / group;
-  to.scales = panel + (words + step / group) * fill->width;
+  const ptrdiff_t scales = (fill->steps + group - 1) / group, before = step / group;
+  ptrdiff_t end = words;
+  if (given && packing->quant_beside) {
+    to.words += before * fill->width;
+    end = at_most((before + 1) * group / in_word, words);
+  }
+  to.scales = panel + (end + before) * fill->width;
   if (packing->quant_sums) to.sums = panel + (words + scales) * fill->width;
   to.most = (double)((1 << (bits - 1)) - 1);
   to.least = bits < 8 ? -to.most - 1.0 : -to.most; /* of sixteen integers the last one counts */
@@ -742,8 +750,6 @@ static void write_quants(step_place to, ptrdiff_t first, ptrdiff_t end, const do
     if (to.last) *at = (float)(to.scale * (double)*at);
   }
 }
-
-static ptrdiff_t at_most(ptrdiff_t count, ptrdiff_t most) { return count < most ? count : most; }
 
 static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                         const mhagen_weights *weights, const mhagen_pack_term *terms,

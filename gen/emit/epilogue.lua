@@ -15,12 +15,15 @@ local function touched(target, v) return target.exact and v.used or v.w.lanes en
 -- target: p, row (numbers from row to row; vectors lie `lanes` apart), exact (there is something else between), pairs,
 -- and product, which reads them.
 
--- Adds what is there: the partial sum of earlier K steps.
+-- What is there: the partial sum of earlier K steps.
+local function old_value(t, target, at)
+  return t:read("load", at.v.w, "old_" .. at.name, M.place(target, t.isa.lanes, at), touched(target, at.v))
+end
+
+-- Adds that.
 function M.add(t, target)
   return { apply = function(value, at)
-    local w, p, name = at.v.w, M.place(target, t.isa.lanes, at), "old_" .. at.name
-    local old = t:read("load", w, name, p, touched(target, at.v))
-    return t:op("add", w, "sum_" .. at.name, old, value)
+    return t:op("add", at.v.w, "sum_" .. at.name, old_value(t, target, at), value)
   end }
 end
 
@@ -34,8 +37,7 @@ function M.scaled(t, scales, target)
     apply = function(value, at)
       local w = at.v.w
       if not target then return t:op("mul", w, "scaled_" .. at.name, value, factors[at.c]) end
-      local old = t:read("load", w, "old_" .. at.name, M.place(target, t.isa.lanes, at), touched(target, at.v))
-      return t:op("fma", w, "sum_" .. at.name, value, factors[at.c], old)
+      return t:op("fma", w, "sum_" .. at.name, value, factors[at.c], old_value(t, target, at))
     end,
   }
 end
@@ -97,9 +99,9 @@ function M.store_as(t, target)
   end }
 end
 
--- Sums of words become floats: times the scale of their row and of their column, plus a bias, if there is one.
--- columns[c]: scale and bias. The scales meet first, for their product is near the result's size.
-function M.from_words(t, row_scales, columns)
+-- Sums of words become floats: times the scale of their row and of their column, plus a bias or what is at `target`,
+-- if there is one. columns[c]: scale and bias. The scales meet first, for their product is near the result's size.
+function M.from_words(t, row_scales, columns, target)
   local of_row = {}
   return { apply = function(value, at)
     local w, column = at.v.w, columns[at.c]
@@ -107,8 +109,9 @@ function M.from_words(t, row_scales, columns)
     of_row[w] = of_row[w] or t:op("dup", w, ("row_scale_%s"):format(at.name), row_scales:at(at.r))
     local scale = t:op("mul", w, "scale_" .. at.name, of_row[w], column.scale)
     local sum = t:op("to_f", w, "sum_" .. at.name, value)
-    if not column.bias then return t:op("mul", w, "value_" .. at.name, sum, scale) end
-    return t:op("fma", w, "value_" .. at.name, sum, scale, column.bias)
+    local added = target and old_value(t, target, at) or column.bias
+    if not added then return t:op("mul", w, "value_" .. at.name, sum, scale) end
+    return t:op("fma", w, "value_" .. at.name, sum, scale, added)
   end }
 end
 

@@ -188,8 +188,9 @@ function M.from_zero(t, scheme)
   return function(_, _, w, name) return t:start(op, w, name) end
 end
 
-function M.from_row(t, bias) -- one value a row
-  return function(r, _, w, name) return t:start("dup", w, name, bias:at(r)) end
+function M.from_row(t, bias, scheme) -- one value a row
+  local op = scheme and scheme.does.dup or "dup"
+  return function(r, _, w, name) return t:start(op, w, name, bias:at(r)) end
 end
 
 function M.from_columns(t, bias, scheme) -- one value a column

@@ -5,7 +5,6 @@ local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
-local scheduled = require "schedule.fetch"
 local suffix = require "emit.code".suffix
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -20,23 +19,28 @@ local function target_of(K, tile, c, base, rows)
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
--- multiplies it, and for integers also their scales. next: what is fetched meanwhile, if something is (fetch.part),
--- beside scales of a later group, next_scales.
+-- multiplies it, and for integers also their scales, which lie behind the words of a group. next: what is fetched
+-- meanwhile, if something is (fetch.part), among it the scales of a later group, next_scales.
 function M.operand(product, block, panel, k0, next)
   local own, width = product.scheme, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
-  local word = expr.share(k0, quant and in_step or 1)
-  local b = { p = panel:at(word * width), step = width, scheme = own }
-  if next then b.next, b.fetched, b.far = next.p:at(word * next.numbers), next.numbers, next.far end
+  local group, words = tiles.group_steps(own), tiles.ceil_div(product.steps, in_step)
+  local before = group and expr.div(k0, group) or 0 -- groups, each with a row of scales
+  local row = expr.share(k0, quant and in_step or 1) + before
+  local b = { p = panel:at(row * width), step = width, scheme = own }
+  if next then b.next, b.fetched, b.far = next.p:at(row * next.numbers), next.numbers, next.far end
   if own.scales then
-    local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
-    b.scales = panel:at(row * width):as(own.scales)
-    if next and quant.group then
-      local later = expr.min(row + scheduled.groups_ahead(own, width), product.depth - 1)
-      b.next_scales = panel:at(later * width):as(own.scales)
-    end
+    local scales = (group and expr.min((before + 1) * (group // in_step), words) or words) + before
+    b.scales = panel:at(scales * width):as(own.scales)
+    if next and group then b.next_scales = next.p:at(scales * next.numbers):as(own.scales) end
   end
   return b
+end
+
+-- Where sums of the rows of A start for the K steps of a group from k0 on, where weights are 8 more than they should be:
+-- behind the scales of the rows, of which so many are there in all (emit/quantize.lua).
+function M.row_sums(scheme, scales, count, k0)
+  return scheme.eights and scales:at(count * (1 + expr.div(k0, tiles.group_steps(scheme)))) or nil
 end
 
 -- Operand A of a tile, in the function that has it as p.a.
@@ -88,12 +92,18 @@ end
 -- Adds what the end of a tile takes, of which row_scales and c are those of its rows.
 local function add_end_params(params, tile, row_scales, c)
   if row_scales then params[#params + 1] = { "row_scales", "in", row_scales } end
+  if tile.a.sums then params[#params + 1] = { "row_sums", "in", tile.a.sums } end
   for _, name in ipairs { "scales", "next_scales" } do
     if tile.b[name] then params[#params + 1] = { name, "in", tile.b[name] } end
   end
   if tile.bias and tile.mode ~= "next" then params[#params + 1] = { "bias", "in", tile.bias } end
   params[#params + 1] = { "c", "out", c }
   return params
+end
+
+local function fetch_scales(t, tile, p)
+  if not p.next_scales then return end
+  fetch(t, tile.b.scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, "prefetch")
 end
 
 -- The end of so many rows of a tile from row `base` on, in the function that has its parameters as p: init, what their
@@ -104,7 +114,7 @@ local function floats_end(K, tile, p, base, rows)
   return { init = p.bias and not late and tile.start(t, p.bias) or nil, steps = function()
     local target = target_of(K, tile, p.c, base, rows)
     local store = epilogue.store_as(t, target)
-    if p.next_scales then fetch(t, scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, "prefetch") end
+    fetch_scales(t, tile, p)
     local added = next_chunk and target or p.bias and { p = p.bias, row = 0 }
     local add = p.scales and epilogue.scaled(t, p.scales, added)
       or (next_chunk or late and added) and epilogue.add(t, added)
@@ -112,11 +122,12 @@ local function floats_end(K, tile, p, base, rows)
   end }
 end
 
--- The same of words of bytes, whose sums are integers. b.scales are those of the columns, behind which what sums
--- begin with may be, a.scales those of the rows.
+-- The same of words of bytes, whose sums are integers. b.scales are those of the columns, a.scales those of the rows.
+-- What sums begin with may be behind the scales of columns, or of rows (a.sums).
 local function words_end(K, tile, p, base, rows)
   local t, scheme = K.t, tile.b.scheme
-  local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), scheme) or nil
+  local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), scheme)
+    or p.row_sums and gemm.from_row(t, p.row_sums:at(base), scheme) or nil
   return { init = init, steps = function()
     local columns = {}
     for c, v in ipairs(tile.vecs) do
@@ -125,7 +136,9 @@ local function words_end(K, tile, p, base, rows)
                      bias = p.bias and t:op("load", v.w, "bias_c" .. c - 1, p.bias:at(at)) }
     end
     local target = target_of(K, tile, p.c, base, rows)
-    return { epilogue.from_words(t, p.row_scales:at(base), columns), epilogue.store_as(t, target) }
+    fetch_scales(t, tile, p)
+    return { epilogue.from_words(t, p.row_scales:at(base), columns, tile.mode == "next" and target),
+             epilogue.store_as(t, target) }
   end }
 end
 
@@ -137,7 +150,7 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 local code = { sums = gemm.tile, run = epilogue.run, store = epilogue.store_as, target = target_of }
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, step, streamed, scales } and b { p, step } as gemm.tile has them, b also with its product;
+-- mode, steps; a { p, row, step, streamed, scales, sums } and b { p, step } as gemm.tile has them, b also with its product;
 -- c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one, start is
 -- gemm's way to start from it.
 local function whole_tile(K, tile)

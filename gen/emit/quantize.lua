@@ -19,13 +19,37 @@ local function scales(t, w, name, largest)
     t:op("div", w, "inverse" .. name, steps, size)
 end
 
+-- Scales of a row of so many words: its scale, and behind those of all rows its sums for each group of weights.
+function M.scales_of_row(scheme, words)
+  return scheme.eights and 1 + tiles.ceil_div(words, tiles.group_steps(scheme)) or 1
+end
+
+-- What sums of products start with where weights are 8 more than they should be, of each group of words: -8 times the
+-- sum of the integers. load(name, word) reads a word of each lane, store(group, sums) writes those of a group.
+local function sums_of_groups(K, w, cols, load, store)
+  local t, scheme = K.t, K.plan.scheme
+  if not scheme.eights then return end
+  local size, all = tiles.group_steps(scheme), tiles.words(scheme, cols)
+  local function group(i, count)
+    t:block(function()
+      local sums = t:start("zero_words", w, "sums")
+      K:each("word", count, function(k)
+        t:block(function() t:update(sums, "minus_eights", sums, load("bytes", i * size + k)) end)
+      end)
+      store(i, t:op("as_f", w, "bits", sums))
+    end)
+  end
+  K:each("group", all // size, function(i) group(i, size) end)
+  if all % size > 0 then group(all // size, all % size) end
+end
+
 -- Words as the product's instruction takes its first operand.
 local function as_read(K, w, name, value)
   return K.plan.scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
--- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, to, the tensor of the words. The place of
--- the scales has what numbers are multiplied by until they are words.
+-- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, to, the tensor of the words, all, the rows
+-- of all scales. The place of the scales has what numbers are multiplied by until they are words.
 local function block(K, q, rows)
   local t, isa, group = K.t, K.plan.isa, K.plan.scheme.group
   local w, lanes, list = isa.full, isa.lanes, {}
@@ -77,9 +101,14 @@ local function block(K, q, rows)
   K:each("row", rows // beside, function(i) together(i, beside) end)
   if rows % beside > 0 then together(rows // beside, rows % beside) end
   t:write(w, q.scales, scale, rows)
+  K:each("row", K.plan.scheme.eights and rows or 0, function(row)
+    sums_of_groups(K, w, q.cols,
+      function(name, word) return t:op("dup_word", w, name, q.words:at(row * q.to.row + word)) end,
+      function(i, sums) t:write(w, q.scales:at(q.all * (1 + i) + row), sums, 1) end)
+  end)
 end
 
--- x[rows][cols] -> words[rows], as `to` has them, and scales[rows].
+-- x[rows][cols] -> words[rows], as `to` has them, and scales[rows] of `all`, behind which the sums of groups are.
 function M.rows(K, x)
   local lanes = K.plan.isa.lanes
   local function blocks(p, first, rows)
@@ -87,7 +116,7 @@ function M.rows(K, x)
                      { "scales", "out", p.scales:at(first) } }
     K:part(tiles.label("quantize_rows", x.to, rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols),
       params, function(q)
-      block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, to = x.to }, rows)
+      block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, to = x.to, all = x.all }, rows)
     end)
   end
   K:part(tiles.label("quantize", x.to, x.rows, x.cols), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),
@@ -163,7 +192,8 @@ local function store_pairs(K, own)
   if own.x.rows % 8 > 0 then two(own.x.rows // 8, own.x.rows % 8) end
 end
 
--- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width].
+-- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], behind which the
+-- sums of groups are.
 function M.lanes(K, group, x)
   local t, store = K.t, ways.beside(K.plan.scheme) == 1 and store_words or store_pairs
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
@@ -176,6 +206,9 @@ function M.lanes(K, group, x)
           scale, own.inverse = scales(t, v.w, own.name, largest(K, own))
           t:op("store", v.w, nil, p.scales:at(own.lane), scale)
           store(K, own)
+          local function place(p, row) return p:at(row * group.width + own.lane) end
+          sums_of_groups(K, v.w, x.rows, function(name, word) return t:op("load_words", v.w, name, place(p.words, word)) end,
+            function(i, sums) t:op("store", v.w, nil, place(p.scales, 1 + i), sums) end)
         end)
       end
     end)

@@ -15,7 +15,7 @@
 --             where float32 was
 --   held      rows are rounded to the type of attention's operands
 --   scale     numbers are multiplied by it as they are stored
---   scaled    of integers: "rows" or "lanes", as their scales lie
+--   scaled    of integers: "rows" or "lanes", as their scales lie; scaled_rows: rows of all of these
 --   words, step, count, block, rows   of rows of words (schedule/tiles.lua, lay)
 
 local M = {}

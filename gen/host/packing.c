@@ -187,7 +187,8 @@ static int host_pack(lua_State *L) {
   packing.apart = luaL_optinteger(L, -1, 0);
   if (lua_getfield(L, 1, "quant") == LUA_TTABLE) {
     packing.quant_bits = (int)integer_in(L, "bits"), packing.quant_group = integer_in(L, "group");
-    packing.quant_sums = flag_in(L, "sums");
+    packing.quant_sums = flag_in(L, "sums"), packing.quant_beside = flag_in(L, "beside");
+    packing.quant_bytes = flag_in(L, "bytes");
   }
   mhagen_pack(&packing, &weights, push_memory(L, packing.bytes)->at);
   return 1;

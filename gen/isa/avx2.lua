@@ -102,6 +102,8 @@ return {
     ["f32 f32"] = { way = "outer", rows = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } } },
     ["int8 int8"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
                       rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
+    ["int8 int4"] = { way = "outer", op = "dot_shorts", group = 2, part = "short_nibbles",
+                      rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
   },
   fused = true,
   helpers = {
@@ -168,6 +170,7 @@ return {
     short_words = "short_words_8($1, $2)",
     lane_short_words = "lane_short_words_8($1, $2)",
     shorts = x86.shorts,
+    short_nibbles = x86.short_nibbles,
     dot_shorts = "dot_shorts_8($1, $2, $3)",
     to_f = "_mm256_cvtepi32_ps($1)",
     larger_size = "larger_size_8($1, $2)",

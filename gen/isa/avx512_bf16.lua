@@ -24,6 +24,9 @@ return extend(avx512, {
   cpuinfo = x86.cpuinfo(features),
   products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, powers = "powers", rows = rows },
                ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
+                                rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } },
+               ["int8 int4"] = { way = "outer", op = "dot_by_unsigned", group = 4, part = "unsigned_nibbles",
+                                eights = true, bytes = "dot_bytes",
                                 rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } } },
   prelude = avx512.prelude .. [[
 
@@ -31,6 +34,19 @@ return extend(avx512, {
 typedef float bf16_pair;
 ]],
   helpers = {
+    dot_bytes = [[
+/* c + the products of the signed bytes of a and b: the sign of b goes to a. */
+static inline $i dot_bytes_$lanes($i a, $i b, $i c) {
+  const $i with_sign = $p_mask_sub_epi8(a, $p_movepi8_mask(b), $p_setzero_$si(), a);
+  return $p_dpbusd_epi32(c, $p_abs_epi8(b), with_sign);
+}
+]],
+    unsigned_nibbles = [[
+/* The low half of each byte, which is signed, and 8 more. */
+static inline $i eight_more_$lanes($i a) {
+  return $p_ternarylogic_epi32(a, $p_set1_epi8(15), $p_set1_epi8(8), 0x6A);
+}
+]],
     pair = [[
 /* The nearest bfloat16 of a and b in pairs. */
 static inline $t pair_$lanes($t a, $t b) {
@@ -59,6 +75,10 @@ static inline $t pair_$lanes($t a, $t b) {
     dot = "$p_dpbf16_ps($3, ($bh)$1, ($bh)$2)",
     flip_bytes = "$p_xor_$si($1, $p_set1_epi32((int)0x80808080))",
     dot_unsigned = "$p_dpbusd_epi32($3, $1, $2)",
+    dot_by_unsigned = "$p_dpbusd_epi32($3, $2, $1)",
+    dot_bytes = "dot_bytes_$lanes($1, $2, $3)",
+    minus_eights = "$p_sub_epi32($1, $p_dpbusd_epi32($p_setzero_$si(), $p_set1_epi8(8), $2))",
+    unsigned_nibbles = { [0] = "eight_more_$lanes($1)", [1] = "eight_more_$lanes($p_srli_epi32($1, 4))" },
     store_pairs = "$halfp_storeu_ps($1, ($half)$p_cvtneps_pbh($2))",
     low_half = "$p_cast$si_ps($p_slli_epi32($p_castps_$si($1), 16))",
     high_half = "$p_cast$si_ps($p_and_$si($p_castps_$si($1), $p_set1_epi32((int)0xFFFF0000)))",

@@ -14,10 +14,32 @@ return extend(avx2, {
   cpuinfo = x86.cpuinfo(features),
   asks = {},
   products = { ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
-                                 rows = { columns = { 8, 5, 3 }, rows = { 8, 5, 3 } } } },
+                                 rows = { columns = { 8, 5, 3 }, rows = { 8, 5, 3 } } },
+               ["int8 int4"] = { way = "outer", op = "dot_by_unsigned", group = 4, part = "unsigned_nibbles",
+                                 eights = true, bytes = "dot_bytes",
+                                 rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } } },
+  helpers = {
+    minus_eights = [[
+/* a less 8 times the sum of b's signed bytes. */
+static inline __m256i minus_eights_8(__m256i a, __m256i b) {
+  const __m256i eights = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(8), b);
+  return _mm256_sub_epi32(a, eights);
+}
+]],
+    unsigned_nibbles = [[
+/* The low half of each byte, which is signed, and 8 more. */
+static inline __m256i eight_more_8(__m256i a) {
+  return _mm256_xor_si256(_mm256_and_si256(a, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
+}
+]],
+  },
   widths = { {} },
   rows = {
     flip_bytes = "_mm256_xor_si256($1, _mm256_set1_epi32((int)0x80808080))",
     dot_unsigned = "_mm256_dpbusd_avx_epi32($3, $1, $2)",
+    dot_by_unsigned = "_mm256_dpbusd_avx_epi32($3, $2, $1)",
+    dot_bytes = "_mm256_dpbusd_avx_epi32($3, _mm256_abs_epi8($2), _mm256_sign_epi8($1, $2))", -- of b that is 0 as well
+    minus_eights = "minus_eights_8($1, $2)",
+    unsigned_nibbles = { [0] = "eight_more_8($1)", [1] = "eight_more_8(_mm256_srli_epi32($1, 4))" },
   },
 })

@@ -55,6 +55,8 @@ end
 --   group       numbers of a K step
 --   part        the op that makes operands of words of bytes
 --   unsigned    the bytes of A have no sign
+--   eights      those of B have none, which are 8 more
+--   bytes       the op for weights that are signed bytes beside such B
 --   widens      no instruction multiplies bytes
 --   powers      the op that makes weights of attention as pairs
 --   f16_sums    sums of pairs are pairs of their type
@@ -135,16 +137,32 @@ local of_group = {
 --   declared, words, lane_words   as above
 --   widens       no instruction multiplies bytes
 --   unsigned     the bytes of A are 128 more
+--   eights       those of B are 8 more
+--   bytes        the op for weights in bytes
 --
--- With `part` words of A have two numbers, and a word of B becomes two such words in turn.
-function M.integers(isa, type)
-  local row = isa.products[type.name .. " " .. type.name]
+-- With `part` a word of B becomes several such words in turn. kind: the quants that B is, with a scale for `group` rows
+-- of a column; else bytes, with one for each column. Nil without such a product.
+function M.integers(isa, type, kind, group)
+  local row = isa.products[type.name .. " " .. (kind or type).name]
+  if not row then return nil end
   local a = of_group[row.group]
+  local quant = kind and { bits = kind.bits, in_word = kind.in_word, op = row.part, group = group, beside = true,
+                           bytes = true }
+    or { bits = 8, in_word = 4, op = row.part, sums = row.unsigned }
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
            tiled = row.tiled, pad = row.tiled and isa.tile or 1, integers = true, held = a.held,
            packed = types.words, does = of_words, scales = types.f32, declared = a.declared, words = a.words,
-           lane_words = a.lane_words, unsigned = row.unsigned, widens = row.widens,
-           quant = { bits = 8, in_word = 4, op = row.part, sums = row.unsigned } }
+           lane_words = a.lane_words, unsigned = row.unsigned, eights = row.eights, widens = row.widens,
+           bytes = row.bytes or row.op, blocks = row.blocks, quant = quant }
+end
+
+-- The scheme of weights in bytes, each column with a scale, that meet the same words of A as those of a scheme of
+-- other quants.
+function M.bytes_beside(isa, scheme)
+  local own = isa.products[scheme.a.name .. " " .. scheme.a.name]
+  return setmetatable({ op = scheme.bytes, eights = false,
+                        quant = { bits = 8, in_word = 4, op = own.group == scheme.group and own.part or nil } },
+    { __index = scheme })
 end
 
 -- The scheme of pairs of a type, or nil. A K step takes `group` numbers of each operand, which lie in a word. It has
@@ -160,7 +178,7 @@ function M.paired(isa, type)
            rows = row.rows, op = row.op, lane = row.lane, group = row.group, tiled = row.tiled, vectors = row.vectors,
            pad = row.tiled and isa.tile or 1,
            f16_sums = row.f16_sums, error = row.f16_sums and type.error_of_sums, dup = row.dup,
-           powers = row.powers, pair = type.pair, store_pairs = type.store_pairs,
+           blocks = row.blocks, powers = row.powers, pair = type.pair, store_pairs = type.store_pairs,
            held = types.pairs(type), packed = types.pairs(type), does = row.f16_sums and of_halves or of_floats }
 end
 
@@ -174,8 +192,8 @@ local DEEP = 2 -- words of a row that a product of blocks takes
 
 -- A scheme of pairs or of bytes by blocks, where the ISA has such, or nil: a sum is one of a block of two rows and two
 -- columns, and an instruction takes `deep` words of each; see rewrite/blocks.lua.
-function M.by_blocks(isa, scheme)
-  local row = scheme.group > 1 and isa.products[scheme.b.name .. " " .. scheme.b.name].blocks
+function M.by_blocks(scheme)
+  local row = scheme.blocks
   return row and setmetatable({ way = "block", op = row.op, rows = row.rows, deep = DEEP }, { __index = scheme })
 end
 
@@ -212,7 +230,7 @@ function M.own_products(isa)
     if row and not same then
       local type = types.by_name[name]
       local scheme = (type.quantized and M.integers or row.group and M.paired or M.scheme)(isa, type)
-      list[#list + 1] = M.by_blocks(isa, scheme) or scheme
+      list[#list + 1] = M.by_blocks(scheme) or scheme
     end
   end
   return list
@@ -222,7 +240,7 @@ end
 -- steps of a column, or (nil) for all of it. Words take registers of a tile as well. apart: columns of a vector.
 function M.quantized(isa, scheme, kind, group)
   local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group, type = kind.type,
-                          apart = kind.apart and isa.lanes or nil },
+                          beside = group ~= nil, apart = kind.apart and isa.lanes or nil },
                 b = types.f32, scales = not kind.type and types.f32 or nil }
   own.rows = {}
   for order, most in pairs(scheme.rows) do

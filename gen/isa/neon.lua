@@ -56,6 +56,14 @@ static inline int32x4_t dot_bytes_4(int32x4_t a, int32x4_t b, int32x4_t c) {
   return sum;
 }
 ]]
+
+local high_halves = [[
+/* The high half of each byte, signed. */
+static inline int32x4_t high_halves_4(int32x4_t a) {
+  return vreinterpretq_s32_s8(vshrq_n_s8(vreinterpretq_s8_s32(a), 4));
+}
+]]
+
 -- Part n of `bits` bits of each word: shifted to the upper end, and down again.
 local function part(bits)
   local rows = {}
@@ -139,13 +147,15 @@ return {
   helpers = {
     load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, load_bf16_n = some_bf16, load_f16_n = some_f16,
     store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,
-    words = words, lane_words = lane_words, dot_bytes = dot_bytes,
+    words = words, lane_words = lane_words, dot_bytes = dot_bytes, byte_nibbles = high_halves,
     load_int8 = some_int8, load_int8_n = some_int8, store_int8 = put_int8, store_int8_n = put_int8,
   },
   registers = 32,
   products = {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
     ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
+                      rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
+    ["int8 int4"] = { way = "outer", op = "dot_bytes", group = 4, part = "byte_nibbles", widens = true,
                       rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
   },
   fused = true,
@@ -208,6 +218,7 @@ return {
     words = "words_4($1, $2, $3, $4)",
     lane_words = "lane_words_4($1, $2, $3, $4)",
     dot_bytes = "dot_bytes_4($1, $2, $3)",
+    byte_nibbles = { [0] = "high_halves_4(vshlq_n_s32($1, 4))", [1] = "high_halves_4($1)" },
     to_f = "vcvtq_f32_s32($1)",
     larger_size = "vmaxq_f32(vabsq_f32($1), $2)", -- NaN where either is
     as_i = "vreinterpretq_s32_f32($1)",

@@ -96,6 +96,8 @@ return extend(neon, {
                       blocks = { op = "block_odd", rows = of_blocks } },
     ["int8 int8"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, rows = rows,
                       blocks = { op = "block_bytes", rows = of_blocks } },
+    ["int8 int4"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, part = "byte_nibbles",
+                      rows = rows },
   },
   prelude = [[
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */

@@ -248,6 +248,19 @@ op { "block_bytes", "i <- i i i", "the same of a block as block_odd has them", o
 op { "dot_unsigned", "i <- i i i", "as dot_bytes, a's bytes without a sign", optional = true, port = "fma",
      ref = "iadd(c, UBYTE(a, 0) * BYTE(b, 0) + UBYTE(a, 1) * BYTE(b, 1) + UBYTE(a, 2) * BYTE(b, 2) + " ..
            "UBYTE(a, 3) * BYTE(b, 3))" }
+op { "dot_by_unsigned", "i <- i i i", "as dot_bytes, b's bytes without a sign", optional = true, port = "fma",
+     ref = "iadd(c, BYTE(a, 0) * UBYTE(b, 0) + BYTE(a, 1) * UBYTE(b, 1) + BYTE(a, 2) * UBYTE(b, 2) + " ..
+           "BYTE(a, 3) * UBYTE(b, 3))" }
+op { "minus_eights", "i <- i i", "a less 8 times the sum of b's signed bytes", optional = true,
+     ref = "iadd(a, 0 - 8 * (BYTE(b, 0) + BYTE(b, 1) + BYTE(b, 2) + BYTE(b, 3)))" }
+-- signed nibbles, of which four steps are the low halves of a word's bytes, and the next four the high halves
+op { "byte_nibbles", "i <- i n", "the halves n of all bytes, as signed bytes", optional = true,
+     ref = "QUAD(NIBBLE(a, n), NIBBLE(a, n + 2), NIBBLE(a, n + 4), NIBBLE(a, n + 6))" }
+op { "unsigned_nibbles", "i <- i n", "the same, and 8 more: bytes without a sign", optional = true,
+     ref = "QUAD(NIBBLE(a, n) + 8, NIBBLE(a, n + 2) + 8, NIBBLE(a, n + 4) + 8, NIBBLE(a, n + 6) + 8)" }
+op { "short_nibbles", "i <- i n", "as signed halves those of bytes n % 2 and n % 2 + 2: the low ones, from n = 2 on " ..
+     "the high ones", optional = true,
+     ref = "SHORTS(NIBBLE(a, 2 * (n % 2) + idiv(n, 2)), NIBBLE(a, 2 * (n % 2) + idiv(n, 2) + 4))" }
 op { "to_f",    "f <- i",     "the nearest float, ties to even", optional = true, ref = "F(a)" }
 op { "larger_size", "f <- f f", "the larger of |a| and b, whose sign is not set; NaN where either is", optional = true,
      ref = "pick(fabsf(a) > b or isnan(a), fabsf(a), b)", domain = "BITS(b) >= 0" }

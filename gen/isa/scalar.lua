@@ -117,6 +117,8 @@ return {
     ["f32 f32"] = { way = "outer", rows = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } } },
     ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 10, 4, 2 }, rows = { 10, 4, 2 } } },
+    ["int8 int4"] = { way = "outer", op = "dot_bytes", group = 4, part = "byte_nibbles", widens = true,
+                      rows = { columns = { 10, 4, 2 }, rows = { 10, 4, 2 } } },
   },
   fused = false,
   saturates = true,
@@ -171,6 +173,13 @@ static inline int32_t dot_bytes(int32_t a, int32_t b, int32_t c) {
   const int32_t low = byte_of(a, 0) * byte_of(b, 0) + byte_of(a, 1) * byte_of(b, 1);
   const int32_t high = byte_of(a, 2) * byte_of(b, 2) + byte_of(a, 3) * byte_of(b, 3);
   return (int32_t)((uint32_t)c + (uint32_t)(low + high));
+}
+]],
+    byte_nibbles = [[
+/* The low half of each byte, signed: the upper bits become those of the sign. */
+static inline int32_t low_halves(uint32_t a) {
+  a &= 0x0F0F0F0Fu;
+  return (int32_t)(a | (a & 0x08080808u) * 30u);
 }
 ]],
     larger_size = [[
@@ -267,6 +276,7 @@ static inline float scale2(float a, float b) {
     words = "word_of($1, $2, $3, $4)",
     lane_words = "word_of($1, $2, $3, $4)",
     dot_bytes = "dot_bytes($1, $2, $3)",
+    byte_nibbles = { [0] = "low_halves((uint32_t)$1)", [1] = "low_halves((uint32_t)$1 >> 4)" },
     iadd = "(int32_t)((uint32_t)$1 + (uint32_t)$2)",
     to_f = "(float)$1",
     larger_size = "larger_size($1, $2)",

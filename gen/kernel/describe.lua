@@ -47,7 +47,8 @@ end
 -- What is rounded, and what that costs, or nil.
 local function rounding(plan)
   local own, attend, told = plan.scheme.a, plan.attend_scheme.a, {}
-  local quant = not own.quantized and plan.weights.quant
+  local quant = plan.weights.quant
+  if own.quantized and not quant.group then quant = nil end -- which its type says
   if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
   if own ~= types.f32 or attend ~= types.f32 or quant then
     told[#told + 1] = ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)

@@ -4,14 +4,22 @@ local isas = require "isa.init"
 local types = require "machine.types"
 local ways = require "way.init"
 
--- The kinds of weights that are packed as quants.
-local quants = {}
-for _, kind in ipairs(types.quants) do quants[#quants + 1] = kind.name end
+-- The kinds of weights that are packed as quants, and why dtype = int8 excludes some.
+local quants, beside_int8 = {}, {}
+for _, kind in ipairs(types.quants) do
+  quants[#quants + 1] = kind.name
+  if kind.type or kind.columns then
+    beside_int8[#beside_int8 + 1] = { key = "dtype", is = "int8", of = kind.name,
+                                      why = kind.type and "whose products are of integers"
+                                        or "whose weights are int8, each column with a scale" }
+  end
+end
 
 -- What attention has where projections are of a type that it cannot have: what the ISA is fastest with.
 local function attention_beside_int8(values)
   local own, isa = types.by_name[values.dtype], isas.list[values.isa]
   if not (own and own.quantized) then return nil end
+  if values.weight_dtype == "int4" then return "f32" end -- sums of groups are added as such
   return isa and isas.paired(isa, types.by_name.bf16) and "bf16" or "f32"
 end
 
@@ -58,10 +66,10 @@ return {
     default = "dtype", name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
     akin = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },
     excludes = { { key = "project", is = "none", why = "which leaves no weights" },
-                 { key = "dtype", is = "int8", why = "whose weights are int8, each column with a scale" },
-                 { key = "io_dtype", of = "int4", why = "since y adds the sums of groups in float32" } },
-    doc = "number type of packed matrices, read as float32; int8: a scale for each column; int4: one for each " ..
-      "`group` rows of a column; arithmetic is that of dtype",
+                 { key = "io_dtype", of = "int4", why = "since y adds the sums of groups in float32" },
+                 table.unpack(beside_int8) },
+    doc = "number type of packed matrices, read as numbers of dtype; int8: a scale for each column; int4: one for " ..
+      "each `group` rows of a column; with dtype = int8 it may be int4",
     draw = { chance = 0.25 } },
   { key = "group", kind = "integer", min = 8, max = 16384, step = 8, default = 32, beside = { "weight_dtype" },
     name = "_gr", word = "groups of %s rows", number = true, also = { "group_size", "q_group_size" },

@@ -124,13 +124,20 @@ function M.scheme(cfg, key)
   if not isas.has(isa, type) then
     refuse(key or "dtype", type.name, ("isa = %s has no rounding to it"):format(isa.name))
   end
-  return (type.quantized and isas.integers or isas.scheme)(isa, type)
+  if not type.quantized then return isas.scheme(isa, type) end
+  local kind = types.quants[cfg.weight_dtype]
+  return isas.integers(isa, type, kind, kind and cfg.group)
+    or refuse("weight_dtype", kind.name, ("isa = %s has no products of it with %s"):format(isa.name, type.name))
 end
 
 -- The plan as a target of tiles whose operand B is weights, which may be quants of a kind.
 local function of_weights(plan, kind)
   local quant, own = types.quants[kind], plan.scheme.quant
-  if own then return setmetatable({ quant = own }, { __index = plan }) end
+  if own and kind == plan.cfg.weight_dtype then return setmetatable({ quant = own }, { __index = plan }) end
+  if own then
+    local scheme = isas.bytes_beside(plan.isa, plan.scheme)
+    return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan })
+  end
   if not quant then return plan end
   if not isas.has(plan.isa, quant) then
     refuse("weight_dtype", kind, ("isa = %s has nothing to widen it with"):format(plan.isa.name))

@@ -24,7 +24,7 @@ local against = {
 -- The product of the projections of a plan: by blocks where the ISA has such and nothing stands against it. list: the
 -- formula's.
 function M.choose(plan, list)
-  local own = #list > 1 and isas.by_blocks(plan.isa, plan.scheme)
+  local own = #list > 1 and isas.by_blocks(plan.scheme)
   if not own then return plan.scheme end
   local found = choices.against(against, plan, list)
   if found then

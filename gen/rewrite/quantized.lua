@@ -20,7 +20,8 @@ local MOST = (2 ^ 31 - 1) // (127 * 127)
 local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 
 local function check(plan, stage)
-  if stage.steps <= MOST then return end
+  local of = stage.letter == "v" and plan.value_weights or plan.weights
+  if math.min(stage.steps, of.quant.group or stage.steps) <= MOST then return end
   tiles.refuse("dtype", plan.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))
 end
@@ -55,7 +56,7 @@ end
 -- Says what it costs, and where it does not pay, of a plan whose order is known.
 function M.tell(plan)
   if not plan.scheme.quant then return end
-  if plan.scheme.quant.op then choices.add(plan.why, "shorts") end
+  if plan.scheme.group == 2 then choices.add(plan.why, "shorts") end
   local floats, all, own, making = 0, 0, 0, 0
   for _, stage in ipairs(plan.stages) do
     local product, macs = stage.product, stage.fill and 0 or stage:macs()

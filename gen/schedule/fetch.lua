@@ -41,7 +41,7 @@ local against = {
 -- Whether few queries read weights that are widened, more than the second-level cache keeps.
 local function widens_far(plan)
   local own = plan.weights
-  if not own.quant or plan.scheme.integers or plan.cfg.seq > STEPS then return false end
+  if not own.quant or plan.scheme.integers and not own.quant.group or plan.cfg.seq > STEPS then return false end
   return tiles.weight_bytes(own) // tiles.in_step(own.scheme) > 2 * plan.cpu.cached
 end
 
@@ -104,11 +104,6 @@ function M.part(kind, product, p, width, i, count)
   if kind ~= "shares" then return { p = p, numbers = width } end
   local first = expr.div(i * width, count)
   return { p = p:at(first * product.depth), numbers = tiles.ceil_div(width, count), far = true }
-end
-
--- Groups of K steps between that whose scales are read and that whose scales are fetched, for a panel so wide.
-function M.groups_ahead(scheme, width)
-  return math.max(1, distance(scheme) * scheme.quant.in_word // (scheme.quant.group * width))
 end
 
 -- Numbers of weights that follow those of a block of heads at least: those of Wo.

@@ -83,12 +83,19 @@ function M.in_step(scheme)
   return quant and quant.in_word // scheme.group or 1
 end
 
+-- K steps that share a scale of a column, or nil.
+function M.group_steps(scheme)
+  local quant = scheme.quant
+  return quant and quant.group and quant.group // scheme.group
+end
+
 -- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of integers then the scales,
 -- and what sums begin with (mhagen.h).
 function M.depth(scheme, steps)
   local quant, words = scheme.quant, M.ceil_div(steps, M.in_step(scheme))
   if not scheme.scales then return M.padded(scheme, words) end
-  local scales = quant.group and M.ceil_div(steps, quant.group) or 1
+  local group = M.group_steps(scheme)
+  local scales = group and M.ceil_div(steps, group) or 1
   -- Tile registers take the scales for words, times zeros.
   return math.max(M.padded(scheme, words), words + scales + (quant.sums and 1 or 0))
 end
@@ -151,10 +158,10 @@ function M.k_chunks(target, steps, rounded)
   if rounded then return M.one_chunk(steps) end
   local multiple = M.round_up(M.LOOP_STEPS, ways.beside(target.scheme))
   if not quant then return M.chunks(steps, target.k_block, multiple) end
-  if target.scheme.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
-  if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
-  local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
-  while quant.group % size > 0 do size = size - quant.in_word end
+  local group, integers = M.group_steps(target.scheme), target.scheme.integers -- exact sums, which become floats once
+  if not group then return integers and M.one_chunk(steps) or M.chunks(steps, target.k_block, quant.in_word) end
+  local size = integers and group or M.round_up(math.min(group, target.k_block) - quant.in_word + 1, quant.in_word)
+  while group % size > 0 do size = size - quant.in_word end
   local chunks = M.pieces(steps, math.min(steps, size))
   chunks.group = quant.group
   return chunks

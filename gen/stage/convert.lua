@@ -60,6 +60,7 @@ local function of_inputs(row)
   function kind.plan(plan, stage)
     for _, input in ipairs(row.words and stage.inputs or {}) do
       tiles.lay(input.to, plan.scheme, input.rows, row.words(plan, input))
+      if input.to.scales then input.to.scaled_rows = input.rows end
     end
     split(stage)
     return 0
@@ -73,7 +74,10 @@ local function of_inputs(row)
         add("entry", { name = to.name, doc = row.title, cols = input.cols, count = input.rows * input.cols,
                        type = row.held and plan.scheme.held })
       end
-      if to.scales then add("entry", { name = to.scales, doc = "scales of their rows", count = input.rows }) end
+      if to.scales then
+        local of_row = quantize.scales_of_row(plan.scheme, tiles.words(plan.scheme, input.cols))
+        add("entry", { name = to.scales, doc = "scales of their rows", count = input.rows * of_row })
+      end
     end
   end
   function kind.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
@@ -162,7 +166,7 @@ M.quantize = of_inputs {
     local input = part.input
     local x, words, first = ends_of(K, place, part, i)
     quantize.rows(K, { rows = part.size, cols = input.cols, x = x, words = words, to = input.to,
-                       scales = K.plan.memory:at(place, input.to.scales):at(first) })
+                       scales = K.plan.memory:at(place, input.to.scales):at(first), all = input.rows })
   end }
 
 -- ---- groups of queries ----
@@ -184,20 +188,21 @@ M.quantize_context = of_groups {
   numbers = function(_, stage) return stage.rows end,
   sections = function(plan, stage, add)
     local to, of_scales = stage.to, "scales of the context of queries"
+    local rows = quantize.scales_of_row(plan.scheme, tiles.words(plan.scheme, stage.rows))
     if to.at == "rows" then
       add_words(add, "entry", to, "context in int8", plan.scheme)
-      return add("entry", { name = to.scales, doc = of_scales, count = plan.cfg.seq })
+      return add("entry", { name = to.scales, doc = of_scales, count = plan.cfg.seq * rows })
     end
     add("lanes", { name = to.name, doc = "context in int8", rows = tiles.words(plan.scheme, stage.rows),
                    type = plan.scheme.held })
-    add("lanes", { name = to.scales, doc = of_scales, rows = 1 })
+    add("lanes", { name = to.scales, doc = of_scales, rows = rows })
   end,
   emit = function(K, place, stage, group, i)
     local to, memory, first = stage.to, K.plan.memory, i * group.used + group.q0
     if to.at == "rows" then
       return quantize.rows(K, { rows = group.used, cols = stage.rows, to = to,
         x = memory:tensor(place, stage.a):at(first * stage.a.row), words = memory:tensor(place, to):at(first * to.row),
-        scales = memory:at(place, to.scales):at(first) })
+        scales = memory:at(place, to.scales):at(first), all = K.plan.cfg.seq })
     end
     local function of_group(name) return memory:of_group(place, name, group, i) end
     quantize.lanes(K, group, { rows = stage.rows, x = of_group(stage.a.name), words = of_group(to.name),

@@ -3,6 +3,7 @@
 local choices = require "base.choices"
 local fetch = require "schedule.fetch"
 local product_of = require "emit.product"
+local quantize = require "emit.quantize"
 local memory = require "schedule.memory"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -98,6 +99,12 @@ end
 -- Whether the scales of a context in int8 lie query by query, not group by group.
 local function scaled_rows(stage) return stage.a.scaled == "rows" end
 
+-- Scales from group to group.
+local function scales_of(own, group)
+  if scaled_rows(own.stage) then return group.used end
+  return group.width * quantize.scales_of_row(own.stage.product.scheme, own.stage.product.steps)
+end
+
 -- The function of a panel as text and parameters: its name, doc and params. own as `record` has it.
 local function signature(own)
   local names, queries, params = {}, 0, { { "panel", "in", own.panel }, { "bias", "in", own.bias } }
@@ -132,11 +139,12 @@ local function tiles_of(own, i, run, number, count, at)
     alone = true, bias = p.bias,
     a = function(n, k0)
       local g, row = at(n)
-      local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
+      local scales = piece.scales and p["scales" .. i]:at(g * scales_of(own, group) + row)
       local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
       return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
                streamed = tiles.streamed(plan.cpu, stage.a, block.width * product.depth),
-               scales = scales and scales:at(row) }
+               scales = scales, sums = scales and product_of.row_sums(product.scheme, scales,
+                 scaled_rows(stage) and plan.cfg.seq or group.width, k0) }
     end,
     b = function(n, k0) return product_of.operand(product, block, p.panel, k0, next(n)) end,
     c = function(n)

@@ -26,11 +26,11 @@ local function down(c) return c.in_place and 1 or keys_of_word(c) end
 local function across(c) return c.pairs == "columns" and not c.in_place and 2 or 1 end
 
 function M.plan(plan, stage)
-  local cost
-  stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
+  local weights, cost = stage.letter == "v" and plan.value_weights or plan.weights, nil
+  stage.product, cost = tiles.columns(weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.beside(plan.scheme) > 1,
         twice = ways.of(plan.scheme).twice } },
-    graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(plan.scheme, stage.steps), order = "rows",
+    graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps), order = "rows",
       rounded = stage.c.held or stage.c.pairs and not stage.c.in_place })
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
@@ -175,12 +175,14 @@ local function record_tiles(K, stage, p, runs)
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at
     local function row_of(i) return (i + from) * run.size + run.at end
+    local function scales_of(i) return p.row_scales and p.row_scales:at(row_of(i)) end
     product_of.each_tile(K, product, block, run.size, count, {
       label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column),
       a = function(i, k0)
         return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
                  streamed = tiles.streamed(K.plan.cpu, a, block.width * product.depth),
-                 scales = p.row_scales and p.row_scales:at(row_of(i)) }
+                 scales = scales_of(i),
+                 sums = scales_of(i) and product_of.row_sums(product.scheme, scales_of(i), a.scaled_rows, k0) }
       end,
       b = function(i, k0)
         return product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i + from + before[run]))

@@ -150,7 +150,7 @@ static int is_integer(const char *type) { return type && !strncmp(type, "int", 3
 
 const char *ref_quants(const mhagen_kernel *shape) {
   const char *own = small_weights(shape);
-  return ref_has_integers(shape) ? "int8" : is_integer(own) ? own : NULL;
+  return is_integer(own) ? own : ref_has_integers(shape) ? "int8" : NULL;
 }
 
 const char *ref_weight_type(const mhagen_kernel *shape) {

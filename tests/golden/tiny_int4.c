@@ -72,7 +72,7 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing packing = {
   .bytes = TINY_INT4_PACKED_BYTES,
-  .fingerprint = 0x79B16233CABC5B09,
+  .fingerprint = 0x69755D2DB5F48723,
   .sizes = {
     { 0, 0 }, { 0, 0 }, { 0, 0 }, { 9, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 1, 2 }
   },
@@ -86,6 +86,7 @@ static const mhagen_packing packing = {
   .quant_bits = 4,
   .quant_group = 8,
   .quant_sums = 0,
+  .quant_beside = 1,
 };
 
 mhagen_status tiny_int4_pack(const mhagen_weights *weights, void *packed) {
@@ -433,8 +434,8 @@ static NOINLINE void output_1_1x2_k1_add(const float *a, const float *b, const f
 /* 2 columns of Y for 1 query, from the context of all heads. */
 static NOINLINE void output_1x1_2(const float *panel, const float *bias, const float *o1,
     float *y1) {
-  output_1_1x2_k8(o1, panel, panel + 4, bias, y1);
-  output_1_1x2_k1_add(o1 + 8, panel + 2, panel + 6, y1);
+  output_1_1x2_k8(o1, panel, panel + 2, bias, y1);
+  output_1_1x2_k1_add(o1 + 8, panel + 4, panel + 6, y1);
 }
 
 /* Everything for one batch entry. */
@@ -621,5 +622,5 @@ const mhagen_kernel tiny_int4_kernel = {
   .scale = 1.0,
   .phases = phases,
   .phase_count = PHASES,
-  .fingerprint = 0x79B16233CABC5B09,
+  .fingerprint = 0x69755D2DB5F48723,
 };

@@ -47,47 +47,55 @@ local function searched(numbers, own)
   return float32(scale * own)
 end
 
+-- The scale of `numbers` that share one.
+local function scale_of(quant, numbers)
+  local own = 0.0
+  for _, x in ipairs(numbers) do
+    local scale = float32(x / (quant.bits == 8 and -127 or -8))
+    if own == own and not (math.abs(scale) <= math.abs(own)) then own = scale end
+  end
+  if quant.bits == 8 then return math.abs(own) end
+  return own ~= 0 and math.abs(own) < math.huge and searched(numbers, own) or own
+end
+
 -- The words, scales and sums of a panel of `steps` by `width` with the numbers of(step, column), as bytes.
 local function panel(quant, steps, width, scale, of)
   local in_word, most = 32 // quant.bits, (1 << quant.bits - 1) - 1
-  local least = quant.bits == 8 and -most or -most - 1
-  local group = quant.group or steps
-  local scales, words, sums, quants = {}, {}, {}, {}
+  local least, group = quant.bits == 8 and -most or -most - 1, quant.group or steps
+  local bytes, scales, sums, quants = {}, {}, {}, {}
+  local function row(list, format, write)
+    for c = 0, width - 1 do list[#list + 1] = string.pack(format, write(c)) end
+  end
   for first = 0, steps - 1, group do
-    for c = 0, width - 1 do
-      local own = 0.0
-      for k = first, math.min(first + group, steps) - 1 do
-        local scale = float32(of(k, c) / least)
-        if own == own and not (math.abs(scale) <= math.abs(own)) then own = scale end
-      end
-      if quant.bits == 8 then own = math.abs(own) end
-      if quant.bits == 4 and own ~= 0 and math.abs(own) < math.huge then
-        local numbers = {}
-        for k = first, math.min(first + group, steps) - 1 do numbers[#numbers + 1] = of(k, c) end
-        own = searched(numbers, own)
-      end
-      scales[#scales + 1] = string.pack("<f", own * scale)
-      for k = first, math.min(first + group, steps) - 1 do
-        local finite = own ~= 0 and math.abs(own) < math.huge
+    local last, beside = math.min(first + group, steps) - 1, {}
+    row(beside, "<f", function(c)
+      local numbers = {}
+      for k = first, last do numbers[#numbers + 1] = of(k, c) end
+      local own = scale_of(quant, numbers)
+      local finite = own ~= 0 and math.abs(own) < math.huge
+      for k = first, last do
         quants[k * width + c] = finite and math.max(least, math.min(most, nearest(of(k, c) / own))) or 0
       end
+      return own * scale
+    end)
+    for from = first, last, in_word do
+      row(bytes, "<I4", function(c)
+        local word = 0
+        for i = 0, math.min(in_word - 1, last - from) do
+          local bit = quant.bytes and i % 4 * 8 + i // 4 * 4 or i * quant.bits
+          word = word | (quants[(from + i) * width + c] & (1 << quant.bits) - 1) << bit
+        end
+        return word
+      end)
     end
+    table.move(beside, 1, width, #(quant.beside and bytes or scales) + 1, quant.beside and bytes or scales)
   end
-  for first = 0, steps - 1, in_word do
-    for c = 0, width - 1 do
-      local word = 0
-      for i = 0, in_word - 1 do
-        word = word | ((quants[(first + i) * width + c] or 0) & (1 << quant.bits) - 1) << i * quant.bits
-      end
-      words[#words + 1] = string.pack("<I4", word)
-    end
-  end
-  for c = 0, quant.sums and width - 1 or -1 do
+  row(sums, "<i4", function(c)
     local sum = 0
     for k = 0, steps - 1 do sum = sum + quants[k * width + c] end
-    sums[#sums + 1] = string.pack("<i4", -128 * sum)
-  end
-  return table.concat(words) .. table.concat(scales) .. table.concat(sums)
+    return -128 * sum
+  end)
+  return table.concat(bytes) .. table.concat(scales) .. (quant.sums and table.concat(sums) or "")
 end
 
 -- Two panels of three of six columns and one of padding, with a row of weights that is no part of them. beside: how the
@@ -168,6 +176,8 @@ return function(check)
     quants(check, { bits = 8 }, 19, in_out, { bits = 4, group = 8 })
     quants(check, { bits = 4, group = 8 }, 8, in_out)
     quants(check, { bits = 4, group = 16 }, 37, in_out)
+    quants(check, { bits = 4, group = 16, beside = true }, 37, in_out)
+    quants(check, { bits = 4, group = 8, beside = true, bytes = true }, 28, in_out)
     quants(check, { bits = 4, sums = true }, 9, in_out)
   end
 end

@@ -247,22 +247,25 @@ local function pack_weights(list, weights, packed)
     local to, in_word, group = fill.to + moved.to, 32 // quant.bits, quant.group or fill.steps
     local deep = list.deep
     local words = -(-fill.steps // (in_word * deep)) * deep
-    for row = 0, words - 1 do
+    for row = 0, words + (quant.beside and -(-fill.steps // group) or 0) - 1 do
       for c = 0, fill.width - 1 do packed.buffer[to + row * fill.width + c] = 0 end
     end
     for first = 0, fill.steps - 1, group do
+      local beside = quant.beside and first // group or 0
+      local scales = (quant.beside and math.min((first + group) // in_word, words) or words) + first // group
       for c = 0, fill.width - 1 do
         local numbers = {}
         for k = first, math.min(first + group, fill.steps) - 1 do numbers[k - first] = element_of(fill, moved, k, c) end
         local integers, scale = quantized(quant.bits, numbers)
-        packed.buffer[to + (words + first // group) * fill.width + c] = float32(fill.scale * scale)
+        packed.buffer[to + scales * fill.width + c] = float32(fill.scale * scale)
         local sum = 0
         for i = 0, #integers do
           local k = first + i
           sum = sum + integers[i]
-          local row = k // in_word
+          local row, bit = k // in_word + beside, k % in_word * quant.bits
+          if quant.bytes then bit = k % 4 * 8 + k % 8 // 4 * 4 end
           local at = to + row // deep * deep * fill.width + c * deep + row % deep
-          local part = (integers[i] & (1 << quant.bits) - 1) << k % in_word * quant.bits
+          local part = (integers[i] & (1 << quant.bits) - 1) << bit
           packed.buffer[at] = packed.buffer[at] | part
         end
         if quant.sums then packed.buffer[to + (words + 1) * fill.width + c] = -128 * sum end
@@ -569,6 +572,8 @@ local function kernels()
         "kv_len=true", { [0] = 9 } },
       { "h=2 d_model=70 dk=5 dv=3 seq=5 qk_norm=l2 dtype=int8 attend_dtype=f32" },
       { "h=1 d_model=3 dk=2 seq=3 dtype=int8 attend_dtype=f32 unroll=full" },
+      { "h=2 h_kv=1 d_model=37 dk=9 dv=5 seq=3 dtype=int8 weight_dtype=int4 group=16 value_weight_dtype=int8" },
+      { "h=1 d_model=9 dk=7 seq=2 dtype=int8 weight_dtype=int4 group=8 unroll=full" },
       { "h=4 h_kv=2 d_model=9 dk=4 seq=5 seq_kv=7 attention=cross batch=2 rope=half dtype=int8 attend_dtype=f32" },
     } do
       local text = case[1] .. " isa=" .. isa.name
