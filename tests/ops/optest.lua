@@ -27,9 +27,13 @@ local function choices(isa, op, w)
   if op.sig:find("s$") then return literals end
   if not op.sig:find("n$") then return { false } end
   if op.name == "ishl" then return { 1, 23, 31 } end
-  if op.name == "byte" then return { 0, 1, 2, 3 } end
-  if op.name == "shorts" or op.name == "bf16_half" then return { 0, 1 } end
-  if op.name == "nibble" then return { 0, 1, 2, 3, 4, 5, 6, 7 } end
+  local parts = { byte = 4, shorts = 2, bf16_half = 2, nibble = 8, byte_nibbles = 2, unsigned_nibbles = 2,
+                  short_nibbles = 4 }
+  if parts[op.name] then
+    local list = {}
+    for n = 1, parts[op.name] do list[n] = n - 1 end
+    return list
+  end
   if op.name == "zip_halves" or op.name == "f16_halves" then return { 0, w.lanes } end
   if op.name:find "_lane$" then
     for n = 0, (op.name:find "halves" and 2 or 1) * isa.lanes - 1 do list[#list + 1] = n end
