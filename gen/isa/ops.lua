@@ -237,8 +237,9 @@ op { "shorts",  "i <- i n",   "bytes n and n + 2 of each word as signed halves",
      ref = "SHORTS(BYTE(a, n), BYTE(a, n + 2))" }
 op { "dot_shorts", "i <- i i i", "c plus the products of the signed halves of a and b, modulo 2^32", optional = true,
      port = "fma", ref = "iadd(iadd(c, SHORT(a, 0) * SHORT(b, 0)), SHORT(a, 1) * SHORT(b, 1))" }
-op { "dot_bytes", "i <- i i i", "c plus the products of the signed bytes of a and b, modulo 2^32", optional = true,
-     port = "fma", ref = ("iadd(c, %s)"):format(bytes("a", "b")) }
+op { "dot_bytes", "i <- i i i", "c plus the products of the signed bytes of a and b, modulo 2^32; a has none of -128",
+     optional = true, port = "fma", ref = ("iadd(c, %s)"):format(bytes("a", "b")),
+     domain = "not (BYTE(a, 0) == 0 - 128 or BYTE(a, 1) == 0 - 128 or BYTE(a, 2) == 0 - 128 or BYTE(a, 3) == 0 - 128)" }
 op { "dot_bytes_lane", "i <- i i i n", "the same with lane n of b, which is of the full width, for all lanes",
      optional = true, full = 2, port = "fma", ref = ("iadd(c, %s)"):format(bytes("a", "WORD(B(n))")) }
 op { "block_bytes", "i <- i i i", "the same of a block as block_odd has them", optional = true, port = "fma",
@@ -255,12 +256,12 @@ op { "minus_eights", "i <- i i", "a less 8 times the sum of b's signed bytes", o
      ref = "iadd(a, 0 - 8 * (BYTE(b, 0) + BYTE(b, 1) + BYTE(b, 2) + BYTE(b, 3)))" }
 -- signed nibbles, of which four steps are the low halves of a word's bytes, and the next four the high halves
 op { "byte_nibbles", "i <- i n", "the halves n of all bytes, as signed bytes", optional = true,
-     ref = "QUAD(NIBBLE(a, n), NIBBLE(a, n + 2), NIBBLE(a, n + 4), NIBBLE(a, n + 6))" }
+     ref = "QUAD(F(NIBBLE(a, n)), F(NIBBLE(a, n + 2)), F(NIBBLE(a, n + 4)), F(NIBBLE(a, n + 6)))" }
 op { "unsigned_nibbles", "i <- i n", "the same, and 8 more: bytes without a sign", optional = true,
-     ref = "QUAD(NIBBLE(a, n) + 8, NIBBLE(a, n + 2) + 8, NIBBLE(a, n + 4) + 8, NIBBLE(a, n + 6) + 8)" }
+     ref = "QUAD(F(NIBBLE(a, n) + 8), F(NIBBLE(a, n + 2) + 8), F(NIBBLE(a, n + 4) + 8), F(NIBBLE(a, n + 6) + 8))" }
 op { "short_nibbles", "i <- i n", "as signed halves those of bytes n % 2 and n % 2 + 2: the low ones, from n = 2 on " ..
      "the high ones", optional = true,
-     ref = "SHORTS(NIBBLE(a, 2 * (n % 2) + idiv(n, 2)), NIBBLE(a, 2 * (n % 2) + idiv(n, 2) + 4))" }
+     ref = "SHORTS(F(NIBBLE(a, 2 * (n % 2) + idiv(n, 2))), F(NIBBLE(a, 2 * (n % 2) + idiv(n, 2) + 4)))" }
 op { "to_f",    "f <- i",     "the nearest float, ties to even", optional = true, ref = "F(a)" }
 op { "larger_size", "f <- f f", "the larger of |a| and b, whose sign is not set; NaN where either is", optional = true,
      ref = "pick(fabsf(a) > b or isnan(a), fabsf(a), b)", domain = "BITS(b) >= 0" }
