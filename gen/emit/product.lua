@@ -37,10 +37,13 @@ function M.operand(product, block, panel, k0, next)
   return b
 end
 
--- Where sums of the rows of A start for the K steps of a group from k0 on, where weights are 8 more than they should be:
--- behind the scales of the rows, of which so many are there in all (emit/quantize.lua).
-function M.row_sums(scheme, scales, count, k0)
-  return scheme.eights and scales:at(count * (1 + expr.div(k0, tiles.group_steps(scheme)))) or nil
+-- Scales of rows of A for the K steps from k0 on, and what their sums start with where weights are 8 more than they
+-- should be. So many rows are there in all (emit/quantize.lua). Either may be nil.
+function M.of_rows(scheme, scales, count, k0)
+  local group = tiles.row_group_steps(scheme)
+  if not (scales and group) then return scales end
+  local own = scales:at(count * scheme.scales_of_group * expr.div(k0, group))
+  return own, scheme.eights and own:at(count) or nil
 end
 
 -- Operand A of a tile, in the function that has it as p.a.

@@ -19,28 +19,40 @@ local function scales(t, w, name, largest)
     t:op("div", w, "inverse" .. name, steps, size)
 end
 
--- Scales of a row of so many words: its scale, and behind those of all rows its sums for each group of weights.
+-- Scales of a row of so many words. Each group has one for each row, and then what sums start with.
 function M.scales_of_row(scheme, words)
-  return scheme.eights and 1 + tiles.ceil_div(words, tiles.group_steps(scheme)) or 1
+  local group = tiles.row_group_steps(scheme)
+  return group and scheme.scales_of_group * tiles.ceil_div(words, group) or 1
 end
 
--- What sums of products start with where weights are 8 more than they should be, of each group of words: -8 times the
--- sum of the integers. load(name, word) reads a word of each lane, store(group, sums) writes those of a group.
-local function sums_of_groups(K, w, cols, load, store)
-  local t, scheme = K.t, K.plan.scheme
-  if not scheme.eights then return end
-  local size, all = tiles.group_steps(scheme), tiles.words(scheme, cols)
-  local function group(i, count)
-    t:block(function()
-      local sums = t:start("zero_words", w, "sums")
-      K:each("word", count, function(k)
-        t:block(function() t:update(sums, "minus_eights", sums, load("bytes", i * size + k)) end)
-      end)
-      store(i, t:op("as_f", w, "bits", sums))
-    end)
-  end
-  K:each("group", all // size, function(i) group(i, size) end)
-  if all % size > 0 then group(all // size, all % size) end
+-- build(i, numbers) for the groups of a row that have scales of their own, or for all of it.
+local function each_group(K, cols, build)
+  local group = K.plan.scheme.row_group
+  if not group then return build(0, cols) end
+  local function one(i, numbers) K.t:block(function() build(i, numbers) end) end
+  K:each("group", cols // group, function(i) one(i, group) end)
+  if cols % group > 0 then one(cols // group, cols % group) end
+end
+
+-- Where those of group i are, of the pointers of x, words and scales; from row to row, or from K step to K step, so many
+-- numbers, words and scales.
+local function place_of(K, p, i, steps)
+  local scheme = K.plan.scheme
+  if not scheme.row_group then return p end
+  local scales = p.scales:at(i * (scheme.scales_of_group * steps.scales))
+  return { x = p.x:at(i * (scheme.row_group * steps.x)), words = p.words:at(i * (tiles.row_group_steps(scheme) * steps.words)),
+           scales = scales, sums = scheme.eights and scales:at(steps.scales) or nil }
+end
+
+-- What sums of products start with where weights are 8 more than they should be: -8 times the sum of the integers of
+-- so many numbers. load(name, word) reads a word of each lane.
+local function sums_of(K, w, cols, load)
+  local t = K.t
+  local sums = t:start("zero_words", w, "sums")
+  K:each("word", tiles.words(K.plan.scheme, cols), function(k)
+    t:block(function() t:update(sums, "minus_eights", sums, load("bytes", k)) end)
+  end)
+  return t:op("as_f", w, "bits", sums)
 end
 
 -- Words as the product's instruction takes its first operand.
@@ -48,9 +60,9 @@ local function as_read(K, w, name, value)
   return K.plan.scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
--- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, to, the tensor of the words, all, the rows
--- of all scales. The place of the scales has what numbers are multiplied by until they are words.
-local function block(K, q, rows)
+-- So many numbers of as many rows as a vector has lanes, or fewer. q: x, words, scales, sums; cols, from row to row of x;
+-- to, the tensor of the words. The place of the scales has what numbers are multiplied by until they are words.
+local function block(K, q, rows, numbers)
   local t, isa, group = K.t, K.plan.isa, K.plan.scheme.group
   local w, lanes, list = isa.full, isa.lanes, {}
   local function read(name, at, used)
@@ -58,7 +70,7 @@ local function block(K, q, rows)
     return t:read("load", w, name, at, math.min(used, lanes))
   end
   for r = 0, lanes - 1 do list[r] = t:start("zero", w, "largest_r" .. r) end
-  K:vectors("i", q.cols, function(at, used)
+  K:vectors("i", numbers, function(at, used)
     t:block(function()
       for r = 0, rows - 1 do
         t:update(list[r], "larger_size", read("value_r" .. r, q.x:at(r * q.cols + at), used), list[r])
@@ -86,6 +98,10 @@ local function block(K, q, rows)
       local function words(word, used)
         t:block(function()
           local made, to = integers(0, word, used), q.words:at(first * (beside * q.to.row) + tiles.word_at(q.to, word))
+          local filled = tiles.words(K.plan.scheme, used)
+          if K.plan.scheme.row_group and filled < lanes then -- those of the next group are behind it
+            return t:write(w, to, t:op("as_f", w, "bits", made), filled)
+          end
           if beside == 1 then return t:op("store_words", w, nil, to, made) end
           local other = count > 1 and t:op("as_f", w, "other", integers(1, word, used)) or t:op("zero", w, "other")
           local one = t:op("as_f", w, "one", made)
@@ -93,7 +109,7 @@ local function block(K, q, rows)
           t:op("store", w, nil, to:at(lanes), t:op("trn_hi", w, "high", one, other, 2))
         end)
       end
-      local whole, rest = q.cols // (group * lanes), q.cols % (group * lanes)
+      local whole, rest = numbers // (group * lanes), numbers % (group * lanes)
       K:each("i", whole, function(i) words(i * lanes, group * lanes) end)
       if rest > 0 then words(whole * lanes, rest) end
     end)
@@ -101,14 +117,16 @@ local function block(K, q, rows)
   K:each("row", rows // beside, function(i) together(i, beside) end)
   if rows % beside > 0 then together(rows // beside, rows % beside) end
   t:write(w, q.scales, scale, rows)
-  K:each("row", K.plan.scheme.eights and rows or 0, function(row)
-    sums_of_groups(K, w, q.cols,
-      function(name, word) return t:op("dup_word", w, name, q.words:at(row * q.to.row + word)) end,
-      function(i, sums) t:write(w, q.scales:at(q.all * (1 + i) + row), sums, 1) end)
+  K:each("row", q.sums and rows or 0, function(row)
+    t:block(function()
+      t:write(w, q.sums:at(row), sums_of(K, w, numbers, function(name, word)
+        return t:op("dup_word", w, name, q.words:at(row * q.to.row + word))
+      end), 1)
+    end)
   end)
 end
 
--- x[rows][cols] -> words[rows], as `to` has them, and scales[rows] of `all`, behind which the sums of groups are.
+-- x[rows][cols] -> words[rows], as `to` has them, and scales[rows], of groups scales[groups][all].
 function M.rows(K, x)
   local lanes = K.plan.isa.lanes
   local function blocks(p, first, rows)
@@ -116,7 +134,10 @@ function M.rows(K, x)
                      { "scales", "out", p.scales:at(first) } }
     K:part(tiles.label("quantize_rows", x.to, rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols),
       params, function(q)
-      block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, to = x.to, all = x.all }, rows)
+      each_group(K, x.cols, function(i, numbers)
+        local at = place_of(K, q, i, { x = 1, words = 1, scales = x.all })
+        block(K, { x = at.x, words = at.words, scales = at.scales, sums = at.sums, cols = x.cols, to = x.to }, rows, numbers)
+      end)
     end)
   end
   K:part(tiles.label("quantize", x.to, x.rows, x.cols), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),
@@ -173,6 +194,10 @@ local function store_words(K, own)
   end
   K:each("word", own.x.rows // 4, function(row) words(row, 4) end)
   if own.x.rows % 4 > 0 then words(own.x.rows // 4, own.x.rows % 4) end
+  for word = tiles.ceil_div(own.x.rows, 4) * parts, tiles.words(K.plan.scheme, own.x.rows) - 1 do
+    local none = K.t:op("zero_words", own.w, ("none%d%s"):format(word, own.name))
+    K.t:op("store_words", own.w, nil, own.p.words:at(word * own.group.width + own.lane), none)
+  end
 end
 
 -- Two words side by side.
@@ -192,24 +217,28 @@ local function store_pairs(K, own)
   if own.x.rows % 8 > 0 then two(own.x.rows // 8, own.x.rows % 8) end
 end
 
--- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], behind which the
--- sums of groups are.
+-- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], of groups of rows
+-- scales[groups][width].
 function M.lanes(K, group, x)
   local t, store = K.t, ways.beside(K.plan.scheme) == 1 and store_words or store_pairs
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
     ("%d rows for a group of queries in int8."):format(x.rows),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
       for c, v in ipairs(group.vecs) do
-        local own = { w = v.w, name = "_c" .. c - 1, group = group, lane = (c - 1) * group.lanes, p = p, x = x }
-        t:block(function()
+        local lane = (c - 1) * group.lanes
+        local function some(i, rows)
+          local at = place_of(K, p, i, { x = group.width, words = group.width, scales = group.width })
+          local own = { w = v.w, name = "_c" .. c - 1, group = group, lane = lane, p = at, x = { rows = rows } }
           local scale
           scale, own.inverse = scales(t, v.w, own.name, largest(K, own))
-          t:op("store", v.w, nil, p.scales:at(own.lane), scale)
+          t:op("store", v.w, nil, at.scales:at(lane), scale)
           store(K, own)
-          local function place(p, row) return p:at(row * group.width + own.lane) end
-          sums_of_groups(K, v.w, x.rows, function(name, word) return t:op("load_words", v.w, name, place(p.words, word)) end,
-            function(i, sums) t:op("store", v.w, nil, place(p.scales, 1 + i), sums) end)
-        end)
+          if not at.sums then return end
+          t:op("store", v.w, nil, at.sums:at(lane), sums_of(K, v.w, rows, function(name, word)
+            return t:op("load_words", v.w, name, at.words:at(word * group.width + lane))
+          end))
+        end
+        t:block(function() each_group(K, x.rows, some) end)
       end
     end)
 end

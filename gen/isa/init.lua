@@ -139,6 +139,7 @@ local of_group = {
 --   unsigned     the bytes of A are 128 more
 --   eights       those of B are 8 more
 --   bytes        the op for weights in bytes
+--   row_group    so many numbers of a row of A have a scale, not all of them; scales_of_group: and numbers beside it
 --
 -- With `part` a word of B becomes several such words in turn. kind: the quants that B is, with a scale for `group` rows
 -- of a column; else bytes, with one for each column. Nil without such a product.
@@ -153,7 +154,8 @@ function M.integers(isa, type, kind, group)
            tiled = row.tiled, pad = row.tiled and isa.tile or 1, integers = true, held = a.held,
            packed = types.words, does = of_words, scales = types.f32, declared = a.declared, words = a.words,
            lane_words = a.lane_words, unsigned = row.unsigned, eights = row.eights, widens = row.widens,
-           bytes = row.bytes or row.op, blocks = row.blocks, quant = quant }
+           bytes = row.bytes or row.op, blocks = row.blocks, quant = quant,
+           row_group = kind and group, scales_of_group = row.eights and 2 or 1 }
 end
 
 -- The scheme of weights in bytes, each column with a scale, that meet the same words of A as those of a scheme of

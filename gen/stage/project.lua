@@ -175,14 +175,14 @@ local function record_tiles(K, stage, p, runs)
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at
     local function row_of(i) return (i + from) * run.size + run.at end
-    local function scales_of(i) return p.row_scales and p.row_scales:at(row_of(i)) end
     product_of.each_tile(K, product, block, run.size, count, {
       label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column),
       a = function(i, k0)
+        local scales = p.row_scales and p.row_scales:at(row_of(i))
+        local own, sums = product_of.of_rows(product.scheme, scales, a.scaled_rows, k0)
         return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
                  streamed = tiles.streamed(K.plan.cpu, a, block.width * product.depth),
-                 scales = scales_of(i),
-                 sums = scales_of(i) and product_of.row_sums(product.scheme, scales_of(i), a.scaled_rows, k0) }
+                 scales = own, sums = sums }
       end,
       b = function(i, k0)
         return product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i + from + before[run]))

@@ -168,7 +168,9 @@ static double off_sum(double sum, size_t steps, double size, double off) {
 #define STEPS 127        /* of integers, to either side */
 #define LEAST_LARGEST 0x1p-100 /* of a row: of smaller numbers no scale has an inverse */
 
-/* A row of an input as integers times its scale, which is NaN where a number is not finite. */
+static size_t at_most(size_t count, size_t most) { return count < most ? count : most; }
+
+/* Numbers of a row of an input as integers times their scale, which is NaN where one is not finite. */
 static void quantize(const float *x, size_t count, inexact to) {
   float most = (float)LEAST_LARGEST;
   int finite = 1;
@@ -321,8 +323,12 @@ static void turn_inexact(const mhagen_kernel *shape, const mhagen_weights *w, pt
 }
 
 /* Rows of an input that are multiplied. */
-static void take_inexact(const float *x, size_t rows, const format *f, int quantized, size_t columns, inexact to) {
-  for (size_t i = 0; i < rows && quantized; i++) quantize(x + i * columns, columns, from(to, i * columns));
+static void take_inexact(const float *x, size_t rows, const format *f, size_t quantized, size_t columns, inexact to) {
+  for (size_t i = 0; i < rows && quantized; i++) {
+    for (size_t j = 0; j < columns; j += at_most(quantized, columns - j)) {
+      quantize(x + i * columns + j, at_most(quantized, columns - j), from(to, i * columns + j));
+    }
+  }
   if (quantized) return;
   for (size_t i = 0; i < rows * columns; i++) to.x[i] = nearest(f, (double)x[i]), to.off[i] = 0;
 }
@@ -339,7 +345,7 @@ typedef struct rounding {
   const mhagen_kernel *shape;
   extents e;
   const format *own, *weights, *attend;
-  int quantized; /* operands of projections */
+  size_t quantized; /* so many numbers of a row that is projected share a scale, or 0 */
   int coarse; /* their sums */
   mhagen_weights given;
   numbers x;
@@ -689,8 +695,11 @@ static void output_inexact(const rounding *r, const operands *o, inexact context
   }
   if (folds & MHAGEN_FOLD_ABSORB_V) context = applied;
   if (ref_projects(e, MHAGEN_PROJECT_O)) {
-    if (r->quantized) quantize_inexact(context, e->h * e->dv);
-    else round_all(r->own, 1, context, e->h * e->dv);
+    const size_t columns = e->h * e->dv;
+    for (size_t i = 0; r->quantized && i < columns; i += at_most(r->quantized, columns - i)) {
+      quantize_inexact(from(context, i), at_most(r->quantized, columns - i));
+    }
+    if (!r->quantized) round_all(r->own, 1, context, e->h * e->dv);
     multiply(context, e->h * e->dv, (matrix){r->w[3], e->y_width, 1}, r->b[3], y, e->y_width, r->coarse);
     return;
   }
@@ -752,7 +761,7 @@ int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *w
                              const mhagen_results *results) {
   rounding r = {.shape = shape, .e = ref_extents(shape), .own = format_of(shape->dtype),
                 .weights = format_of(ref_weight_type(shape)), .attend = format_of(attend_type(shape)),
-                .quantized = ref_has_integers(shape), .given = *weights,
+                .quantized = !ref_has_integers(shape) ? 0 : ref_rows_of_scale(shape, ref_quants(shape), SIZE_MAX), .given = *weights,
                 .coarse = shape->sum_dtype != NULL,
                 .x = ref_numbers(shape, weights, args, NULL)};
   extents *e = &r.e;

@@ -16,7 +16,7 @@
  *             sums in int32 and float32;
  *             error at most 0.2 for scores up to 4
  *   cost      56 flops; 256 bytes packed, 1,088 bytes of workspace
- *   bytes     entry     context 288; context_words 128; context_scales 96; task 512
+ *   bytes     entry     context 288; context_words 128; context_scales 128; task 512
  *             task      q 32; weights 32; stats 320; steady 32
  *   registers sums and operands of a K step take at most 8 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
@@ -397,61 +397,87 @@ static NOINLINE void attend_1of8(const float *keys, const float *values, float *
 /* 9 rows for a group of queries in int8. */
 static NOINLINE void quantize_lanes_9x1of8(const float *x, int8_word *words, float *scales) {
   {
-    __m256 largest_c0[4];
-    UNROLL(4) for (ptrdiff_t largest = 0; largest < 4; ++largest) {
-      largest_c0[largest] = _mm256_setzero_ps();
-    }
-    for (ptrdiff_t word = 0; word < 2; ++word) {
-      UNROLL(4) for (ptrdiff_t value = 0; value < 4; ++value) {
-        const __m256 value_c0 = _mm256_loadu_ps(x + 32 * word + 8 * value);
-        largest_c0[value] = larger_size_8(value_c0, largest_c0[value]);
-      }
-    }
     {
-      const __m256 value0_c0 = _mm256_loadu_ps(x + 64);
-      largest_c0[0] = larger_size_8(value0_c0, largest_c0[0]);
-    }
-    const __m256 low_c0 = larger_size_8(largest_c0[0], largest_c0[1]);
-    const __m256 high_c0 = larger_size_8(largest_c0[2], largest_c0[3]);
-    const __m256 most_c0 = larger_size_8(low_c0, high_c0);
-    const __m256 steps_c0 = _mm256_set1_ps(127.0f);
-    const __m256 least_c0 = _mm256_set1_ps(7.88860905e-31f);
-    const __m256 size_c0 = _mm256_max_ps(least_c0, most_c0);
-    const __m256 none_c0 = _mm256_sub_ps(most_c0, most_c0);
-    const __m256 step_c0 = _mm256_div_ps(size_c0, steps_c0);
-    const __m256 scale_c0 = _mm256_add_ps(step_c0, none_c0);
-    const __m256 inverse_c0 = _mm256_div_ps(steps_c0, size_c0);
-    _mm256_storeu_ps(scales, scale_c0);
-    for (ptrdiff_t word = 0; word < 2; ++word) {
-      __m256 scaled_c0[4];
-      UNROLL(4) for (ptrdiff_t value = 0; value < 4; ++value) {
-        const __m256 value_c0 = _mm256_loadu_ps(x + 32 * word + 8 * value);
-        scaled_c0[value] = _mm256_mul_ps(value_c0, inverse_c0);
+      __m256 largest_c0[4];
+      UNROLL(4) for (ptrdiff_t largest = 0; largest < 4; ++largest) {
+        largest_c0[largest] = _mm256_setzero_ps();
       }
-      const __m256i integers_c0 = lane_words_8(scaled_c0[0], scaled_c0[1], scaled_c0[2],
-          scaled_c0[3]);
-      _mm256_storeu_ps(words + 8 * word, _mm256_castsi256_ps(integers_c0));
-    }
-    {
-      __m256 scaled_c0[4];
-      const __m256 value0_c0 = _mm256_loadu_ps(x + 64);
-      const __m256 scaled0_c0 = _mm256_mul_ps(value0_c0, inverse_c0);
-      UNROLL(3) for (ptrdiff_t none = 1; none < 4; ++none) {
-        const __m256 none_c0_2 = _mm256_setzero_ps();
-        scaled_c0[none] = _mm256_mul_ps(none_c0_2, inverse_c0);
+      for (ptrdiff_t word = 0; word < 2; ++word) {
+        UNROLL(4) for (ptrdiff_t value = 0; value < 4; ++value) {
+          const __m256 value_c0 = _mm256_loadu_ps(x + 32 * word + 8 * value);
+          largest_c0[value] = larger_size_8(value_c0, largest_c0[value]);
+        }
       }
-      const __m256i integers_c0 = lane_words_8(scaled0_c0, scaled_c0[1], scaled_c0[2],
-          scaled_c0[3]);
-      _mm256_storeu_ps(words + 16, _mm256_castsi256_ps(integers_c0));
-    }
-    for (ptrdiff_t group = 0; group < 2; ++group) {
+      const __m256 low_c0 = larger_size_8(largest_c0[0], largest_c0[1]);
+      const __m256 high_c0 = larger_size_8(largest_c0[2], largest_c0[3]);
+      const __m256 most_c0 = larger_size_8(low_c0, high_c0);
+      const __m256 steps_c0 = _mm256_set1_ps(127.0f);
+      const __m256 least_c0 = _mm256_set1_ps(7.88860905e-31f);
+      const __m256 size_c0 = _mm256_max_ps(least_c0, most_c0);
+      const __m256 none_c0 = _mm256_sub_ps(most_c0, most_c0);
+      const __m256 step_c0 = _mm256_div_ps(size_c0, steps_c0);
+      const __m256 scale_c0 = _mm256_add_ps(step_c0, none_c0);
+      const __m256 inverse_c0 = _mm256_div_ps(steps_c0, size_c0);
+      _mm256_storeu_ps(scales, scale_c0);
+      for (ptrdiff_t word = 0; word < 2; ++word) {
+        __m256 scaled_c0[4];
+        UNROLL(4) for (ptrdiff_t value = 0; value < 4; ++value) {
+          const __m256 value_c0 = _mm256_loadu_ps(x + 32 * word + 8 * value);
+          scaled_c0[value] = _mm256_mul_ps(value_c0, inverse_c0);
+        }
+        const __m256i integers_c0 = lane_words_8(scaled_c0[0], scaled_c0[1], scaled_c0[2],
+            scaled_c0[3]);
+        _mm256_storeu_ps(words + 8 * word, _mm256_castsi256_ps(integers_c0));
+      }
       __m256i sums = _mm256_setzero_si256();
       for (ptrdiff_t word = 0; word < 2; ++word) {
-        const __m256i bytes = _mm256_castps_si256(_mm256_loadu_ps(words + 16 * group + 8 * word));
+        const __m256i bytes = _mm256_castps_si256(_mm256_loadu_ps(words + 8 * word));
         sums = minus_eights_8(sums, bytes);
       }
       const __m256 bits = _mm256_castsi256_ps(sums);
-      _mm256_storeu_ps(scales + 8 * group + 8, bits);
+      _mm256_storeu_ps(scales + 8, bits);
+    }
+    {
+      __m256 largest_c0[4];
+      UNROLL(4) for (ptrdiff_t largest = 0; largest < 4; ++largest) {
+        largest_c0[largest] = _mm256_setzero_ps();
+      }
+      {
+        const __m256 value0_c0 = _mm256_loadu_ps(x + 64);
+        largest_c0[0] = larger_size_8(value0_c0, largest_c0[0]);
+      }
+      const __m256 low_c0 = larger_size_8(largest_c0[0], largest_c0[1]);
+      const __m256 high_c0 = larger_size_8(largest_c0[2], largest_c0[3]);
+      const __m256 most_c0 = larger_size_8(low_c0, high_c0);
+      const __m256 steps_c0 = _mm256_set1_ps(127.0f);
+      const __m256 least_c0 = _mm256_set1_ps(7.88860905e-31f);
+      const __m256 size_c0 = _mm256_max_ps(least_c0, most_c0);
+      const __m256 none_c0 = _mm256_sub_ps(most_c0, most_c0);
+      const __m256 step_c0 = _mm256_div_ps(size_c0, steps_c0);
+      const __m256 scale_c0 = _mm256_add_ps(step_c0, none_c0);
+      const __m256 inverse_c0 = _mm256_div_ps(steps_c0, size_c0);
+      _mm256_storeu_ps(scales + 16, scale_c0);
+      {
+        __m256 scaled_c0[4];
+        const __m256 value0_c0 = _mm256_loadu_ps(x + 64);
+        const __m256 scaled0_c0 = _mm256_mul_ps(value0_c0, inverse_c0);
+        UNROLL(3) for (ptrdiff_t none = 1; none < 4; ++none) {
+          const __m256 none_c0_2 = _mm256_setzero_ps();
+          scaled_c0[none] = _mm256_mul_ps(none_c0_2, inverse_c0);
+        }
+        const __m256i integers_c0 = lane_words_8(scaled0_c0, scaled_c0[1], scaled_c0[2],
+            scaled_c0[3]);
+        _mm256_storeu_ps(words + 16, _mm256_castsi256_ps(integers_c0));
+      }
+      const __m256i none1_c0 = _mm256_setzero_si256();
+      _mm256_storeu_ps(words + 24, _mm256_castsi256_ps(none1_c0));
+      __m256i sums = _mm256_setzero_si256();
+      for (ptrdiff_t word = 0; word < 2; ++word) {
+        const __m256i bytes = _mm256_castps_si256(_mm256_loadu_ps(words + 8 * word + 16));
+        sums = minus_eights_8(sums, bytes);
+      }
+      const __m256 bits = _mm256_castsi256_ps(sums);
+      _mm256_storeu_ps(scales + 24, bits);
     }
   }
 }
@@ -505,7 +531,7 @@ static NOINLINE void output_1of8_1x2_k2_add(const int8_word *a, const int8_word 
 static NOINLINE void output_1x1of8_2(const int8_word *panel, const float *bias, const int8_word *o1,
     const float *scales1, float *y1) {
   output_1of8_1x2_k2(o1, panel, scales1, scales1 + 8, panel + 8, bias, y1);
-  output_1of8_1x2_k2_add(o1 + 16, panel + 16, scales1, scales1 + 16, panel + 24, y1);
+  output_1of8_1x2_k2_add(o1 + 16, panel + 16, scales1 + 16, scales1 + 24, panel + 24, y1);
 }
 
 /* Everything for one batch entry. */
@@ -514,7 +540,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const bo = (const float *)args->packed + 48; /* [8], bias */
   float *const context = (float *)args->workspace; /* [9][8] a group */
   float *const context_words = (float *)args->workspace + 80; /* [4][8] a group */
-  float *const context_scales = (float *)args->workspace + 112; /* [3][8] a group */
+  float *const context_scales = (float *)args->workspace + 112; /* [4][8] a group */
   float *const task = (float *)args->workspace + 144; /* what tasks have */
   {
     const __m256 calm = _mm256_setzero_ps();
@@ -547,7 +573,7 @@ static void task_quantize_context(const mhagen_args *args, int index) {
   (void)index;
   float *const context = (float *)args->workspace; /* [9][8] a group */
   float *const context_words = (float *)args->workspace + 80; /* [4][8] a group */
-  float *const context_scales = (float *)args->workspace + 112; /* [3][8] a group */
+  float *const context_scales = (float *)args->workspace + 112; /* [4][8] a group */
   quantize_lanes_9x1of8(context, context_words, context_scales);
 }
 
@@ -556,7 +582,7 @@ static void task_output(const mhagen_args *args, int index) {
   const float *const wo = (const float *)args->packed + 16; /* [32], Wo */
   const float *const bo = (const float *)args->packed + 48; /* [8], bias */
   float *const context_words = (float *)args->workspace + 80; /* [4][8] a group */
-  float *const context_scales = (float *)args->workspace + 112; /* [3][8] a group */
+  float *const context_scales = (float *)args->workspace + 112; /* [4][8] a group */
   output_1x1of8_2(wo, bo, context_words, context_scales, args->y);
 }
 
