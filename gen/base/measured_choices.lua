@@ -138,6 +138,14 @@ return {
                  { "halves in the order of memory", "an operation more for each word of weights; prototype, avx2, " ..
                    "tiles of 4x16: 9 % slower" },
                  { "5x16 or 8x8 on avx2", "prototype: 11 and 32 % slower than 4x16" } } },
+  { "nibbles", "products of rows of int8 and weights of int4, in integers",
+    "a word of weights becomes bytes by a mask and a shift; sums of a group become float32 once",
+    rejected = { { "rows of float32", "Zen 5, one query of 2048_32_64 with 64 keys: from memory 1.13 times the time, " ..
+                   "from the third-level cache 2.2 times" },
+                 { "a scale for a row, not for each group of it", "as fast; rows with four columns 20 times as large " ..
+                   "err by .096, those of groups by .082" },
+                 { "no hints of weights ahead", "from memory 1.06 times the time" },
+                 { "tiles of 2 vectors, or of 1", "from memory 1.00, 1.02 times the time" } } },
   { "short_chains", "maxima and sums in short chains",
     "pairs of maxima, four sums: the exponentials can start earlier",
     rejected = { { "one chain each", "micro 0.5 % slower, small 0.2 %" } } },
@@ -299,6 +307,9 @@ return {
                  { "2 KB ahead", "int4 .53, int8 .73, without hints for scales" },
                  { "4 KB ahead", "int4 .63, int8 .79" },
                  { "8 KB ahead, scales alone without hints", "int4 .55" },
+                 { "scales behind all words of a panel", "int4 .67, behind the words of their group .77; with rows " ..
+                   "in int8 .76 and .87" },
+                 { "4, 12 or 16 KB ahead, int4 with rows in int8", "1.02, 1.05 and 1.09 times the time" },
                  { "8 to 32 KB ahead, into the second-level cache alone", "int4 .59 to .49, int8 .86 to .79" },
                  { "nibbles and bytes as digits of a large float, from which it is subtracted, in place of a look-up",
                    "int4 .34, with hints .58; int8 .67, with hints .87: constants take registers and loads" } } },

@@ -57,6 +57,7 @@ end
 function M.tell(plan)
   if not plan.scheme.quant then return end
   if plan.scheme.group == 2 then choices.add(plan.why, "shorts") end
+  if plan.scheme.quant.group then choices.add(plan.why, "nibbles") end
   local floats, all, own, making = 0, 0, 0, 0
   for _, stage in ipairs(plan.stages) do
     local product, macs = stage.product, stage.fill and 0 or stage:macs()

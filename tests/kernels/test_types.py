@@ -167,6 +167,23 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     assert 0.5 < sizes["bf16"] / sizes["dtype"] < 0.505 and sizes["f16"] == sizes["bf16"], sizes
     assert 0.25 < sizes["int8"] / sizes["dtype"] < 0.26 and 0.156 < sizes["int4"] / sizes["dtype"] < 0.17, sizes
     assert abs(sizes["int4 value_weight_dtype=int8"] - (sizes["int8"] + 3 * sizes["int4"]) / 4) < 2000, sizes
+    run(MHAGEN, "gen", *shape, "dtype=int8", "name=i", "-o", tmp_path)
+    text = (tmp_path / "i.c").read_text()
+    for said in ('.dtype = "int8"', '.weight_dtype = "int4"', ".quant_beside = 1", ".quant_bytes = 1", ".error = 0.2"):
+        assert said in text, said
+    said = explain(*shape, "dtype=int8")
+    assert "attention in f32" in said and "integers of 4 bits, with a scale for 16 rows of a column" in said
+    bytes_of = packed_bytes("h=4 d_model=256 dk=64 seq=1 isa=scalar dtype=int8 weight_dtype=int4", tmp_path)
+    assert bytes_of == sizes["int4"]
+
+
+@pytest.mark.parametrize("isa", filter(runs, ["scalar", "avx2", "avx_vnni", "avx512_bf16", "neon_i8mm"]))
+@pytest.mark.parametrize("shape", [
+    "h=2 d_model=300 dk=30 dv=21 y_width=133 seq=20",
+    "h=4 h_kv=2 d_model=76 dk=16 seq=1 seq_kv=40 cache=append group=24 value_weight_dtype=int8"])
+def test_int4_weights_and_int8_rows(shape, isa):
+    """Of groups that end within a word of weights, or within a vector of words of a row."""
+    run(MHAGEN, "check", *shape.split(), "dtype=int8", "weight_dtype=int4", f"isa={isa}")
 
 
 @pytest.mark.parametrize("kind, error, unit", [("bf16", "0.008", "0x1p-8"), ("f16", "0.001", "0x1p-11")])
@@ -239,7 +256,9 @@ def test_error_of_int4_without_biases(shape):
     ("weight_dtype=f16 value_weight_dtype=int8",
      "value_weight_dtype = int8: must be weight_dtype with weight_dtype = f16, which is nearer to the weights"),
     ("weight_dtype=f16 dtype=int8",
-     "weight_dtype = f16: must be dtype with dtype = int8, whose weights are int8, each column with a scale"),
+     "weight_dtype = f16: must be dtype with dtype = int8, whose products are of integers"),
+    ("weight_dtype=int8 dtype=int8",
+     "weight_dtype = int8: must be dtype with dtype = int8, whose weights are int8, each column with a scale"),
     ("sum_dtype=f16", "sum_dtype = f16: has no effect without dtype"),
     ("sum_dtype=f16 dtype=bf16", "sum_dtype = f16: must be f32 with dtype = bf16, whose sums are float32"),
     ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),
