@@ -443,11 +443,11 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]. Each has n = 4
  * steps as signed bytes, or n = 8 as signed nibbles. The first step is in the lowest bits, and
  * zeros are behind the last. With quant_bytes the first four nibbles are the low halves of a word's
- * bytes, the others the high halves. Behind the words are their scales, one for `group` steps of a column,
- * float32 [ceil(steps / group)][width]; with quant_beside each row of these is behind the words of
- * its group. Of bytes it is the largest |number| of these, divided by
- * 127. Of nibbles it is that of least squares near the first largest number, with its sign, divided
- * by -8 (docs/quantized.md has the rule). Numbers are divided by their scale and
+ * bytes, the others the high halves. Behind the words are their scales, one for `group` steps of a
+ * column, float32 [ceil(steps / group)][width]. With quant_beside each row of scales is behind the
+ * words of its group. Of bytes it is the largest |number| of these, divided by 127. Of nibbles it
+ * is that of least squares near the first largest number, with its sign, divided by -8
+ * (docs/quantized.md has the rule). Numbers are divided by their scale and
  * rounded to integers, ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale` is
  * multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
  * finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a

@@ -37,8 +37,8 @@ function M.operand(product, block, panel, k0, next)
   return b
 end
 
--- Scales of rows of A for the K steps from k0 on, and what their sums start with where weights are 8 more than they
--- should be. So many rows are there in all (emit/quantize.lua). Either may be nil.
+-- Scales of rows of A for the K steps from k0 on, or nil. Behind it what sums start with where weights are 8 more than
+-- they should be. count: rows in all (emit/quantize.lua).
 function M.of_rows(scheme, scales, count, k0)
   local group = tiles.row_group_steps(scheme)
   if not (scales and group) then return scales end
@@ -153,9 +153,9 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 local code = { sums = gemm.tile, run = epilogue.run, store = epilogue.store_as, target = target_of }
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, step, streamed, scales, sums } and b { p, step } as gemm.tile has them, b also with its product;
--- c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one, start is
--- gemm's way to start from it.
+-- mode, steps; a { p, row, step, streamed, scales, sums } and b { p, step } as gemm.tile has them, b also with its
+-- product; c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one,
+-- start is gemm's way to start from it.
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end

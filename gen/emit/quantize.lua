@@ -34,14 +34,14 @@ local function each_group(K, cols, build)
   if cols % group > 0 then one(cols // group, cols % group) end
 end
 
--- Where those of group i are, of the pointers of x, words and scales; from row to row, or from K step to K step, so many
--- numbers, words and scales.
+-- The pointers of x, words and scales for group i. steps: how far the next number, word and scale of a group are.
 local function place_of(K, p, i, steps)
   local scheme = K.plan.scheme
   if not scheme.row_group then return p end
   local scales = p.scales:at(i * (scheme.scales_of_group * steps.scales))
-  return { x = p.x:at(i * (scheme.row_group * steps.x)), words = p.words:at(i * (tiles.row_group_steps(scheme) * steps.words)),
-           scales = scales, sums = scheme.eights and scales:at(steps.scales) or nil }
+  return { x = p.x:at(i * (scheme.row_group * steps.x)),
+           words = p.words:at(i * (tiles.row_group_steps(scheme) * steps.words)), scales = scales,
+           sums = scheme.eights and scales:at(steps.scales) or nil }
 end
 
 -- What sums of products start with where weights are 8 more than they should be: -8 times the sum of the integers of
@@ -60,8 +60,20 @@ local function as_read(K, w, name, value)
   return K.plan.scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
--- So many numbers of as many rows as a vector has lanes, or fewer. q: x, words, scales, sums; cols, from row to row of x;
--- to, the tensor of the words. The place of the scales has what numbers are multiplied by until they are words.
+-- What sums start with for each of so many rows, where there are such.
+local function write_sums(K, q, rows, numbers)
+  local t, w = K.t, K.plan.isa.full
+  K:each("row", q.sums and rows or 0, function(row)
+    t:block(function()
+      t:write(w, q.sums:at(row), sums_of(K, w, numbers, function(name, word)
+        return t:op("dup_word", w, name, q.words:at(row * q.to.row + word))
+      end), 1)
+    end)
+  end)
+end
+
+-- So many numbers of as many rows as a vector has lanes, or fewer. q: x, words, scales and sums; cols, those of a row
+-- of x; to, the tensor of the words. The place of the scales has what numbers are multiplied by until they are words.
 local function block(K, q, rows, numbers)
   local t, isa, group = K.t, K.plan.isa, K.plan.scheme.group
   local w, lanes, list = isa.full, isa.lanes, {}
@@ -117,13 +129,7 @@ local function block(K, q, rows, numbers)
   K:each("row", rows // beside, function(i) together(i, beside) end)
   if rows % beside > 0 then together(rows // beside, rows % beside) end
   t:write(w, q.scales, scale, rows)
-  K:each("row", q.sums and rows or 0, function(row)
-    t:block(function()
-      t:write(w, q.sums:at(row), sums_of(K, w, numbers, function(name, word)
-        return t:op("dup_word", w, name, q.words:at(row * q.to.row + word))
-      end), 1)
-    end)
-  end)
+  write_sums(K, q, rows, numbers)
 end
 
 -- x[rows][cols] -> words[rows], as `to` has them, and scales[rows], of groups scales[groups][all].
@@ -136,7 +142,8 @@ function M.rows(K, x)
       params, function(q)
       each_group(K, x.cols, function(i, numbers)
         local at = place_of(K, q, i, { x = 1, words = 1, scales = x.all })
-        block(K, { x = at.x, words = at.words, scales = at.scales, sums = at.sums, cols = x.cols, to = x.to }, rows, numbers)
+        block(K, { x = at.x, words = at.words, scales = at.scales, sums = at.sums, cols = x.cols, to = x.to }, rows,
+          numbers)
       end)
     end)
   end
@@ -217,8 +224,8 @@ local function store_pairs(K, own)
   if own.x.rows % 8 > 0 then two(own.x.rows // 8, own.x.rows % 8) end
 end
 
--- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], of groups of rows
--- scales[groups][width].
+-- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], of groups of
+-- rows scales[groups][width].
 function M.lanes(K, group, x)
   local t, store = K.t, ways.beside(K.plan.scheme) == 1 and store_words or store_pairs
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),

@@ -158,8 +158,7 @@ function M.integers(isa, type, kind, group)
            row_group = kind and group, scales_of_group = row.eights and 2 or 1 }
 end
 
--- The scheme of weights in bytes, each column with a scale, that meet the same words of A as those of a scheme of
--- other quants.
+-- The scheme of weights in bytes, each column with a scale. They meet the words of A of a scheme of other quants.
 function M.bytes_beside(isa, scheme)
   local own = isa.products[scheme.a.name .. " " .. scheme.a.name]
   return setmetatable({ op = scheme.bytes, eights = false,

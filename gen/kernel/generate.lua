@@ -194,7 +194,8 @@ local function apart_text(columns) return columns > 0 and ("  .apart = %d,\n"):f
 local function quant_text(quant)
   if not quant then return "" end
   return ("  .quant_bits = %d,\n  .quant_group = %d,\n  .quant_sums = %d,\n%s%s"):format(quant.bits, quant.group or 0,
-    quant.sums and 1 or 0, quant.beside and "  .quant_beside = 1,\n" or "", quant.bytes and "  .quant_bytes = 1,\n" or "")
+    quant.sums and 1 or 0, quant.beside and "  .quant_beside = 1,\n" or "",
+    quant.bytes and "  .quant_bytes = 1,\n" or "")
 end
 
 -- The type of pairs and of what is rounded, if it is not bfloat16, as an initializer.

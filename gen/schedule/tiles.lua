@@ -85,10 +85,8 @@ end
 
 -- K steps that share a scale of a column, or of a row, or nil.
 function M.group_steps(scheme)
-  local quant = scheme.quant
-  return quant and quant.group and quant.group // scheme.group
+  return scheme.quant and scheme.quant.group and scheme.quant.group // scheme.group
 end
-
 function M.row_group_steps(scheme) return scheme.row_group and scheme.row_group // scheme.group or nil end
 
 -- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of integers then the scales,
@@ -160,13 +158,12 @@ function M.k_chunks(target, steps, rounded)
   if rounded then return M.one_chunk(steps) end
   local multiple = M.round_up(M.LOOP_STEPS, ways.beside(target.scheme))
   if not quant then return M.chunks(steps, target.k_block, multiple) end
-  local integers = target.scheme.integers -- exact sums, which become floats once
-  local group = M.group_steps(target.scheme) or M.row_group_steps(target.scheme)
+  local integers, group = target.scheme.integers, M.group_steps(target.scheme) or M.row_group_steps(target.scheme)
   if not group then return integers and M.one_chunk(steps) or M.chunks(steps, target.k_block, quant.in_word) end
   local size = integers and group or M.round_up(math.min(group, target.k_block) - quant.in_word + 1, quant.in_word)
   while group % size > 0 do size = size - quant.in_word end
   local chunks = M.pieces(steps, math.min(steps, size))
-  chunks.group = quant.group
+  chunks.group = quant.group or target.scheme.row_group
   return chunks
 end
 

@@ -140,7 +140,8 @@ local function tiles_of(own, i, run, number, count, at)
     a = function(n, k0)
       local g, row = at(n)
       local all = piece.scales and p["scales" .. i]:at(g * scales_of(own, group) + row)
-      local scales, sums = product_of.of_rows(product.scheme, all, scaled_rows(stage) and plan.cfg.seq or group.width, k0)
+      local count = scaled_rows(stage) and plan.cfg.seq or group.width
+      local scales, sums = product_of.of_rows(product.scheme, all, count, k0)
       local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
       return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
                streamed = tiles.streamed(plan.cpu, stage.a, block.width * product.depth),

@@ -761,7 +761,8 @@ int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *w
                              const mhagen_results *results) {
   rounding r = {.shape = shape, .e = ref_extents(shape), .own = format_of(shape->dtype),
                 .weights = format_of(ref_weight_type(shape)), .attend = format_of(attend_type(shape)),
-                .quantized = !ref_has_integers(shape) ? 0 : ref_rows_of_scale(shape, ref_quants(shape), SIZE_MAX), .given = *weights,
+                .quantized = ref_has_integers(shape) ? ref_rows_of_scale(shape, ref_quants(shape), SIZE_MAX) : 0,
+                .given = *weights,
                 .coarse = shape->sum_dtype != NULL,
                 .x = ref_numbers(shape, weights, args, NULL)};
   extents *e = &r.e;
