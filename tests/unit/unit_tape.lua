@@ -572,8 +572,6 @@ local function kernels()
         "kv_len=true", { [0] = 9 } },
       { "h=2 d_model=70 dk=5 dv=3 seq=5 qk_norm=l2 dtype=int8 attend_dtype=f32" },
       { "h=1 d_model=3 dk=2 seq=3 dtype=int8 attend_dtype=f32 unroll=full" },
-      { "h=2 h_kv=1 d_model=37 dk=9 dv=5 seq=3 dtype=int8 weight_dtype=int4 group=16 value_weight_dtype=int8" },
-      { "h=1 d_model=9 dk=7 seq=2 dtype=int8 weight_dtype=int4 group=8 unroll=full" },
       { "h=4 h_kv=2 d_model=9 dk=4 seq=5 seq_kv=7 attention=cross batch=2 rope=half dtype=int8 attend_dtype=f32" },
     } do
       local text = case[1] .. " isa=" .. isa.name
