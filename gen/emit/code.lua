@@ -130,21 +130,17 @@ local function divisor_near(n, want)
   return want
 end
 
--- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
--- sum is short enough that straight-line code pays. loop: what it is else, if there is no choice. What rarely runs has
--- one, which is the shortest text.
-function Code:unroll(steps, accumulators, loop)
-  local cfg, plan = self.plan.cfg, self.plan
+-- K steps per loop iteration of a tile: all of them at the levels k and full. loop: what it is else, if there is no
+-- choice. What rarely runs has one, which is the shortest text.
+function Code:unroll(steps, loop)
   if self.cold then return 1 end
-  if cfg.unroll == "k" or self.full then return steps end
-  if cfg.unroll == "auto" and steps <= 32 and steps * accumulators <= plan.straight then
-    choices.add(self.t.why, "straight")
-    return steps
-  end
+  if self.plan.cfg.unroll == "k" or self.full then return steps end
   if loop then return loop end
   choices.add(self.t.why, "loop_steps")
   return self.t.rolled and divisor_near(steps, tiles.LOOP_STEPS) or tiles.LOOP_STEPS
 end
+
+local SHORT = 32 -- K steps of few sums that are written out: a round of so few FMAs ends sooner than its loop is closed
 
 -- The same for a tile of a product whose sums may be in chains; returns the number of chains as well. With chains
 -- there is one step for each, for clang spills at more, or those that one vector by lane is for. edge: masks follow.
@@ -155,14 +151,14 @@ function Code:summing(scheme, rows, vectors, steps, edge)
   local lanes = way.by_lane and plan.isa.lanes
   if chains > 1 then
     choices.add(self.t.why, "chains")
-    loop = math.max(chains, lanes or 1)
+    loop = self.t.rolled and steps <= SHORT and steps or math.max(chains, lanes or 1)
   elseif lanes then
     loop = tiles.LOOP_STEPS
   elseif edge and self.t.rolled then
     choices.add(self.t.why, "edge_steps")
     loop = divisor_near(steps, 2)
   end
-  return math.max(chains, self:unroll(steps, rows * vectors, loop)), chains
+  return math.max(chains, self:unroll(steps, loop)), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".

@@ -82,7 +82,7 @@ function M.block(K, group, ptrs, block)
         local tile = {
           scheme = plan.attend_scheme, name = "context_sums", rows = run.size, vecs = group.vecs, steps = steps,
           blocks = blocks,
-          unroll = unroll or K:unroll(steps, run.size * #group.vecs),
+          unroll = unroll or K:unroll(steps),
           a = { p = p.v, row = operand.row, step = operand.step }, b = { p = p.p, step = group.width },
           filter = p.key and filter(t, {
             scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p,

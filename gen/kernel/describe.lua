@@ -253,10 +253,8 @@ local function head_lines(recorded, apart)
   line("model", "%s cycles of tiles for a batch entry, %s with what ports take beyond FMAs",
     rounded_up(tiles), rounded_up(tiles + apart))
   for _, idle in ipairs(options.idle(plan)) do line(idle[1].key, "%s", idle[2]) end
-  local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
-    plan.straight) or ""
-  line("unrolling", "%s: %s statements of at most %s (code_limit)%s", cfg.unroll, number(recorded.statements),
-    number(cfg.code_limit), straight)
+  line("unrolling", "%s: %s statements of at most %s (code_limit)", cfg.unroll, number(recorded.statements),
+    number(cfg.code_limit))
   line("registers", "sums and operands of a K step take at most %d of %d vectors", pressure(recorded.tape),
     plan.isa.registers)
   return lines

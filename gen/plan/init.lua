@@ -168,7 +168,6 @@ local function config_of(cfg)
                  cache = in_memory(cfg, "cache_dtype",
                    cfg.cache == "none" and types.f32 or types.of_cache[cfg.cache_dtype]),
                  k_block = cfg.k_block or 256,
-                 straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes, -- flops at one FMA of a full vector a cycle
                  whole_p = #graph.sheets(cfg) > 0 } -- the weights of all keys are kept, not of a block
   if not facts then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
@@ -237,8 +236,5 @@ function M.build(cfg)
   walk.check_tasks(plan)
   return plan
 end
-
--- A plan whose tiles are loops, as at level tile.
-function M.in_loops(plan) return graph.with(plan, { straight = 0 }) end
 
 return M

@@ -21,9 +21,6 @@ return function(cfg)
   local plan = plan_of.build(cfg)
   budget.check_estimate(plan)
   local recorded = record(plan)
-  if cfg.unroll == "auto" and recorded.statements > cfg.code_limit then
-    recorded = record(plan_of.in_loops(plan))
-  end
   budget.check(plan, recorded.statements)
   return recorded
 end

@@ -160,14 +160,18 @@ static NOINLINE void qkv_5x16_k8(const float *a, const float *b, const float *bi
     acc_c0[r] = _mm256_loadu_ps(bias);
     acc_c1[r] = _mm256_loadu_ps(bias + 8);
   }
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 b_c1 = _mm256_loadu_ps(b + 16 * i + 8);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
-      acc_c1[r] = _mm256_fmadd_ps(a_r, b_c1, acc_c1[r]);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+      const __m256 b_c1 = _mm256_loadu_ps(b + 16 * i + 8);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
+        acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+        acc_c1[r] = _mm256_fmadd_ps(a_r, b_c1, acc_c1[r]);
+      }
     }
+    a += 4;
+    b += 64;
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     _mm256_storeu_ps(c + 24 * r, acc_c0[r]);

@@ -197,17 +197,27 @@ static NOINLINE void transpose_5of16(const float *x, float *xt) {
   }
 }
 
+/* Adds the products of all K steps to the sums of a tile. */
+static inline __attribute__((always_inline)) void sums_5x8(const float *a, const float *b,
+    __m256 acc_c0[5]) {
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
+        acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+      }
+    }
+    a += 4;
+    b += 64;
+  }
+}
+
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static NOINLINE void keys_5x8_k8(const float *a, const float *b, float *c) {
   __m256 acc_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
-    }
-  }
+  sums_5x8(a, b, acc_c0);
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
@@ -221,13 +231,7 @@ static NOINLINE void project_keys(const float *x, const float *w, float *out, pt
 static NOINLINE void values_5x8_k8(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
-    }
-  }
+  sums_5x8(a, b, acc_c0);
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
@@ -248,12 +252,16 @@ static NOINLINE void project_values(const float *x, const float *w, float *out, 
 static NOINLINE void query_8x5of16_k8(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_c0[8];
   UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
-      const __m256 a_r = _mm256_set1_ps(a[8 * i + r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+      UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
+        const __m256 a_r = _mm256_set1_ps(a[8 * i + r]);
+        acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+      }
     }
+    a += 32;
+    b += 64;
   }
   UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
@@ -306,12 +314,16 @@ static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q,
     float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
-  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a = _mm256_set1_ps(k[i + 16 * r]);
-      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
+      const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        const __m256 a = _mm256_set1_ps(k[i + 16 * r]);
+        acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+      }
     }
+    k += 2;
+    q += 32;
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
@@ -546,12 +558,16 @@ static NOINLINE void output_5of16_5x8_k8(const float *a, const float *b, const f
     float *c) {
   __m256 acc_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_r = _mm256_set1_ps(a[16 * i + r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        const __m256 a_r = _mm256_set1_ps(a[16 * i + r]);
+        acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+      }
     }
+    a += 64;
+    b += 64;
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }

@@ -1074,12 +1074,11 @@ static NOINLINE void context_4x2of16_k34_final(const bf16_pair *v, const bf16_pa
   float sums[256] __attribute__((aligned(64)));
   /* 4 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
-  tile_load(A0, v, 16);
-  tile_load(B0, p, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A0, v + 304, 16);
-  tile_load(B0, p + 256, 16);
-  _tile_dpbf16ps(C00, A0, B0);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    tile_load(A0, v + 304 * step, 16);
+    tile_load(B0, p + 256 * step, 16);
+    _tile_dpbf16ps(C00, A0, B0);
+  }
   tile_store(C00, sums, 16);
   const __m512 inverse_c0 = _mm512_loadu_ps(stats + INVERSE);
   __m512 test_c0 = _mm512_loadu_ps(stats + TEST);

@@ -152,24 +152,24 @@ enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
 static NOINLINE void qkv_5x12_k8(const float *a, const float *b, const float *bias, float *c) {
   float32x4_t acc[5][3];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc[r][j] = vld1q_f32(bias + 4 * j);
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) acc[r][i] = vld1q_f32(bias + 4 * i);
   }
-  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
+  for (ptrdiff_t step = 0; step < 2; ++step) {
     float32x4_t a_k0[5], b_k_c[4][3];
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 8 * r);
     UNROLL(4) for (ptrdiff_t k = 0; k < 4; ++k) {
-      UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
-        b_k_c[k][j] = vld1q_f32(b + 48 * i + 12 * k + 4 * j);
-      }
+      UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) b_k_c[k][i] = vld1q_f32(b + 12 * k + 4 * i);
       UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-        UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
-          acc[r][j] = vfmaq_n_f32(acc[r][j], b_k_c[k][j], a_k0[r][k]);
+        UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+          acc[r][i] = vfmaq_n_f32(acc[r][i], b_k_c[k][i], a_k0[r][k]);
         }
       }
     }
+    a += 4;
+    b += 48;
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) vst1q_f32(c + 12 * r + 4 * j, acc[r][j]);
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) vst1q_f32(c + 12 * r + 4 * i, acc[r][i]);
   }
 }
 
@@ -463,17 +463,21 @@ static NOINLINE void output_5of8_5x8_k8(const float *a, const float *b, const fl
     acc_c0[r] = vld1q_f32(bias);
     acc_c1[r] = vld1q_f32(bias + 4);
   }
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    const float32x4_t b_c0 = vld1q_f32(b + 8 * i);
-    const float32x4_t b_c1 = vld1q_f32(b + 8 * i + 4);
-    const float32x4_t a_r0 = vld1q_f32(a + 8 * i);
-    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-      acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_c0, a_r0[r]);
-      acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_c1, a_r0[r]);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+      const float32x4_t b_c0 = vld1q_f32(b + 8 * i);
+      const float32x4_t b_c1 = vld1q_f32(b + 8 * i + 4);
+      const float32x4_t a_r0 = vld1q_f32(a + 8 * i);
+      UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+        acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_c0, a_r0[r]);
+        acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_c1, a_r0[r]);
+      }
+      const float32x4_t a_r4 = vdupq_n_f32(a[8 * i + 4]);
+      acc_c0[4] = vfmaq_f32(acc_c0[4], a_r4, b_c0);
+      acc_c1[4] = vfmaq_f32(acc_c1[4], a_r4, b_c1);
     }
-    const float32x4_t a_r4 = vdupq_n_f32(a[8 * i + 4]);
-    acc_c0[4] = vfmaq_f32(acc_c0[4], a_r4, b_c0);
-    acc_c1[4] = vfmaq_f32(acc_c1[4], a_r4, b_c1);
+    a += 32;
+    b += 32;
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     vst1q_f32(c + 8 * r, acc_c0[r]);

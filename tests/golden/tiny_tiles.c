@@ -328,12 +328,11 @@ static NOINLINE void keys_3x2_k17(const bf16_pair *a, const bf16_pair *b, bf16_p
   float sums[256] __attribute__((aligned(64)));
   /* 3 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
-  tile_load(A0, a, 16);
-  tile_load(B0, b, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A0, a + 288, 16);
-  tile_load(B0, b + 256, 16);
-  _tile_dpbf16ps(C00, A0, B0);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    tile_load(A0, a + 288 * step, 16);
+    tile_load(B0, b + 256 * step, 16);
+    _tile_dpbf16ps(C00, A0, B0);
+  }
   tile_store(C00, sums, 16);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 acc_c0 = _mm256_loadu_ps(sums + 16 * r);
@@ -350,12 +349,11 @@ static NOINLINE void project_keys(const bf16_pair *x, const bf16_pair *w, bf16_p
 static NOINLINE void values_2x2_k17_start(const bf16_pair *a, const bf16_pair *b, float *sums) {
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
-  tile_load(A0, a, 16);
-  tile_load(B0, b, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A0, a + 288, 16);
-  tile_load(B0, b + 256, 16);
-  _tile_dpbf16ps(C00, A0, B0);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    tile_load(A0, a + 288 * step, 16);
+    tile_load(B0, b + 256 * step, 16);
+    _tile_dpbf16ps(C00, A0, B0);
+  }
   tile_store(C00, sums, 16);
 }
 
@@ -373,12 +371,11 @@ static NOINLINE void values_2x2_end(const float *sums, bf16_pair *c) {
 static NOINLINE void values_1x2_k17_start(const bf16_pair *a, const bf16_pair *b, float *sums) {
   /* 1 row and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
-  tile_load(A0, a, 16);
-  tile_load(B0, b, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A0, a + 288, 16);
-  tile_load(B0, b + 256, 16);
-  _tile_dpbf16ps(C00, A0, B0);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    tile_load(A0, a + 288 * step, 16);
+    tile_load(B0, b + 256 * step, 16);
+    _tile_dpbf16ps(C00, A0, B0);
+  }
   tile_store(C00, sums, 16);
 }
 
