@@ -239,6 +239,12 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
                 for shape in (dict(h=3, d_model=37, dk=5, dv=7, seq=9), dict(h=2, d_model=9, dk=17, seq=2, seq_kv=33))]
     configs += [{**config, "layout": "bhsd"} for config in configs if config.get("project") in ("none", "v", "ko")]
     configs = [{**config, "dk": 2} if "rope" in config and config["dk"] % 2 else config for config in configs]
+    # Zeros behind an odd dk and dv in pairs: in less and in more than a vector, of rows that come from elsewhere.
+    configs += [dict(h=3, d_model=21, dk=n, seq=40, dtype="bf16", **extra) for n, extra in (
+        (3, {}), (15, dict(rope="half", rope_dims=6)), (17, dict(q_lanes="queries", dv=4)), (31, dict(qk_norm="rms")),
+        (33, dict(causal="true", kv_len="true", batch=2)), (19, dict(cache="append", seq_kv=47)),
+        (5, dict(h=4, h_kv=2, attention="cross", project="none", layout="bhsd")),
+        (35, dict(attention="cross", project="qo", window_left=9, causal="true")))]
     return list({text(config): config for config in configs}.values())
 
 

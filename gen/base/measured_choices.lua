@@ -93,6 +93,13 @@ return {
                    "deit_ti and deit_s 52, berttiny 53, minilm 55, small and odd 59, micro and kwt1 74" },
                  { "pairs by vectors where they are no faster (cpu.lua, slots)",
                    "Emerald Rapids: 90 GFLOP/s, FMAs of float32 179" } } },
+  { "ragged", "zeros behind the last pair of an odd dk or dv",
+    "a word has two numbers; the other one would be of the next head",
+    rejected = { { "no pairs", "Zen 5, avx512_bf16, slower: 384_12_31_128 by 86 %, 201_9_33_200 by 98, 64_4_7_32 by " ..
+                   "83; by count with cpu=sapphirerapids, amx, not timed: 201_9_33_733 in 12 times the cycles" },
+                 { "queries of more than a vector in pairs behind their transposition", "by count, amx: 32_4_31_16 " ..
+                   "1,649 cycles instead of 1,461, 32_4_63_16 3,061 instead of 2,681; 32_4_7_16 705 instead of 726" },
+                 { "the last row of a context in a tile of its own", "by count, amx: 384_6_31_128 3 % slower" } } },
   { "tiles", "products of tile registers, two by two tiles of sums",
     "an operand is loaded once for two products; sums go by way of a small buffer to the vectors of the epilogue",
     rejected = { { "one by four tiles", "prototype, Emerald Rapids: 35 cycles a product instead of 28" },

@@ -51,7 +51,7 @@ function M.block(K, group, ptrs, block)
   local tile_steps = ways.of(plan.attend_scheme).blocks(plan.attend_scheme)
   -- With the filter time is no matter: the smallest tiles.
   local least = ptrs.context and 2 or 1
-  local runs = block.filtered and { { size = least, count = plan.attend.breadth // least, at = 0 } } or group.context
+  local runs = block.filtered and tiles.rows_in(plan.attend.breadth, least, least > 1) or group.context
   for _, run in ipairs(runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at

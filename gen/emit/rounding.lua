@@ -21,14 +21,20 @@ function M.lanes(K, label, group, x)
       local value = t:op("load", v.w, "value" .. name, at)
       return scale and t:op("mul", v.w, "scaled" .. name, value, scale) or value
     end
-    K:each("row", x.rows // by, function(row)
+    -- A word has two rows side by side, or of an odd number two that are half of them apart, the last one zeros.
+    local words = tiles.words(x.scheme, x.rows)
+    local odd = x.rows % by > 0
+    local step, apart = odd and 1 or by, odd and words or 1
+    local function word(row, alone)
       t:block(function()
         for c, v in ipairs(group.vecs) do
           local lane, name = (c - 1) * group.lanes, "_c" .. c - 1
-          local at, result = p.x:at(row * (by * group.width) + lane), nil
+          local at, result = p.x:at(row * (step * group.width) + lane), nil
           local scale = x.scale and t:op("set", v.w, "scale" .. name, x.scale)
           if by > 1 then
-            local low, high = read(v, "0" .. name, at, scale), read(v, "1" .. name, at:at(group.width), scale)
+            local low = read(v, "0" .. name, at, scale)
+            local high = alone and t:op("zero", v.w, "none" .. name)
+              or read(v, "1" .. name, at:at(apart * group.width), scale)
             result = t:op(x.scheme.pair, v.w, "pair" .. name, low, high)
           else
             result = read(v, name, at, scale)
@@ -37,8 +43,9 @@ function M.lanes(K, label, group, x)
           t:op("store", v.w, nil, to:at(row * group.width + lane), result)
         end
       end)
-    end)
-    local words = tiles.words(x.scheme, x.rows)
+    end
+    K:each("row", x.rows // by, word)
+    if odd then word(words - 1, true) end
     context.clear(K, group, to:at(words * group.width), tiles.padded(x.scheme, words) - words)
   end)
 end

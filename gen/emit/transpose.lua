@@ -58,30 +58,56 @@ end
 -- Where a column is. words: the tensor of words that the columns are, where it is in blocks (tiles.lay).
 local function word_at(x, column) return x.words and tiles.word_at(x.words, column) or column end
 
+-- build(at, firsts, seconds) for the vectors of n words that have a number and one of n - 1 others each: from word `at`
+-- on so many of them.
+function M.words_apart(K, n, build)
+  local lanes = K.plan.isa.lanes
+  local whole = (n - 1) // lanes
+  K:each("block", whole, function(i) build(i * lanes, lanes, lanes) end)
+  build(whole * lanes, n - whole * lanes, n - 1 - whole * lanes)
+end
+
+-- A function that reads a vector of a row of X: (name, at, firsts, seconds), so many numbers, and of words so many of
+-- the others. from: as `panel` has it.
+local function reading(t, w, from)
+  local scale = from.scale and t:op("set", w, "scale", from.scale)
+  local function numbers(name, at, count)
+    local value = t:read(from.load or "load", w, "x_" .. name, at, count)
+    return scale and t:op("mul", w, "scaled_" .. name, value, scale) or value
+  end
+  return function(name, at, firsts, seconds)
+    local first = numbers(name, at, firsts)
+    if not from.apart then return first end
+    local second = seconds > 0 and numbers("second_" .. name, at:at(from.apart), seconds)
+      or t:op("zero", w, "none_" .. name)
+    return t:op(from.pair, w, "word_" .. name, first, second)
+  end
+end
+
 -- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
 -- columns (d), range of those that are read, if not of all, words, scale, if there is one; of what is no X also letter,
 -- in the text; load, the op that reads it; none, what lanes without a query have; change(w, name, x), what becomes of a
--- vector of XT.
+-- vector of XT; apart: a column is of words, which `pair` makes of a number and the one so many behind it, zero in the
+-- last word.
 function M.panel(K, label, group, from, xt)
   local t, isa = K.t, K.plan.isa
-  local lanes, d, ld, letter, load = isa.lanes, from.columns, from.row, from.letter or "X", from.load or "load"
+  local lanes, d, ld, letter = isa.lanes, from.columns, from.row, from.letter or "X"
   local params = { { "x", "in", from.p }, { "xt", "out", xt } }
   local own = K:add_range(params, from.range)
   K:part(label .. "_" .. group.name,
     ("%s%sT[%d][%d] from %d rows of %s[..][%d]%s."):format(from.range and "Some rows of " or "", letter, d, group.width,
       group.used, letter, ld, from.scale and ", scaled" or ""), params, function(p)
     -- One of `columns` columns of `used` rows, those of vector c.
-    local function square(column, columns, c, used)
-      local rows, scale = {}, from.scale and t:op("set", isa.full, "scale", from.scale)
+    local function square(column, columns, c, used, seconds)
+      local rows, read = {}, reading(t, isa.full, from)
       for r = 0, lanes - 1 do
         local name = "x_r" .. r
-        local at = p.x:at(c * (lanes * ld) + word_at(from, column) + r * ld)
-        if r >= used then
-          rows[r] = from.none and t:op("set", isa.full, name, from.none) or t:op("zero", isa.full, name)
+        if r < used then
+          local at = p.x:at(c * (lanes * ld) + word_at(from, column) + r * ld)
+          rows[r] = read("r" .. r, at, columns, seconds)
         else
-          rows[r] = t:read(load, isa.full, name, at, columns)
+          rows[r] = from.none and t:op("set", isa.full, name, from.none) or t:op("zero", isa.full, name)
         end
-        if scale and r < used then rows[r] = t:op("mul", isa.full, "scaled_r" .. r, rows[r], scale) end
       end
       local out = M.square(t, rows, "t")
       for j = 0, columns - 1 do
@@ -89,14 +115,14 @@ function M.panel(K, label, group, from, xt)
         t:op("store", isa.full, nil, p.xt:at(column * group.width + c * lanes + j * group.width), vector)
       end
     end
-    local function squares(column, columns)
+    local function squares(column, columns, seconds)
       local whole = group.used // lanes
-      K:each("c", whole, function(c) t:block(function() square(column, columns, c, lanes) end) end)
+      K:each("c", whole, function(c) t:block(function() square(column, columns, c, lanes, seconds) end) end)
       if group.used % lanes > 0 then
-        t:block(function() square(column, columns, whole, group.used % lanes) end)
+        t:block(function() square(column, columns, whole, group.used % lanes, seconds) end)
       end
     end
-    K:vectors("block", d, squares, own(p))
+    if from.apart then M.words_apart(K, d, squares) else K:vectors("block", d, squares, own(p)) end
   end)
 end
 

@@ -120,17 +120,28 @@ local function words_of_keys(plan, list)
   return words, tiles.padded(plan.attend_scheme, words)
 end
 
+-- Whether the keys of a head are no whole words: those are made of rows of float32.
+function M.ragged(plan, attend) return attend.depth % plan.attend_scheme.group > 0 end
+
 function M.has_short_keys(plan, list)
   local words, row = words_of_keys(plan, list)
-  return row > words
+  return row > words or M.ragged(plan, graph.find(list, "attend"))
+end
+
+-- Rows of K that tiles of any group touch.
+local function rows_touched(plan)
+  local keys, scheme = plan.cfg.seq_kv, plan.attend_scheme
+  local most = tiles.round_up(keys, scheme.group * scheme.pad)
+  for _, group in ipairs(plan.groups) do most = math.max(most, tiles.round_up(keys, group.key_rows)) end
+  return most
 end
 
 function M.key_rows(plan, list)
-  local scheme, attend = plan.attend_scheme, graph.find(list, "attend")
+  local attend = graph.find(list, "attend")
   local words, row = words_of_keys(plan, list)
-  local keys = tiles.round_up(plan.cfg.seq_kv, scheme.group * scheme.pad)
-  local to = tensors.workspace("key_rows", { row = row, head = keys * row })
-  local stage = graph.moving { name = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words }
+  local to = tensors.workspace("key_rows", { row = row, head = rows_touched(plan) * row })
+  local stage = graph.moving { name = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words,
+                               ragged = M.ragged(plan, attend) }
   return graph.edited(list, { attend = { stage, graph.with(attend, { keys = to }) } })
 end
 

@@ -8,6 +8,9 @@
 --   context, Wo   dv          likewise; when packing
 --
 -- Keys that are turned become pairs behind that, in place; and so do copies of what is an input or in a cache.
+--
+-- Zeros are behind the last number of an odd dk or dv. Stage key_rows makes words of such keys, with a number and the one
+-- that is half a row behind it. Each head of the context begins with a word.
 
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"
@@ -32,8 +35,10 @@ local against_projections = {
   { function(plan, list)
       return few_queries(plan, list) and graph.projection(list, "output") and attend_of(list).out % plan.isa.lanes > 0
     end, "rows of the context are no whole vectors" },
-  { function(_, list) return graph.projection(list, "output") and attend_of(list).out % 2 > 0 end,
-    "dv has to be even" },
+  { function(plan, list)
+      local sums = isas.paired(plan.isa, plan.scheme.b).f16_sums
+      return sums and graph.projection(list, "output") and attend_of(list).out % 2 > 0
+    end, "blocks of sums in half precision have no room for zeros behind an odd dv" },
   { function(plan, list) return graph.projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
@@ -50,7 +55,6 @@ local against_attention = {
     "scores would lose more digits in sums of half precision than weights may" },
   { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
-  { function(_, list) return attend_of(list).depth % 2 > 0 end, "dk has to be even" },
   { function(plan) return ((plan.cfg.kv_rows or 0) % 2 + (plan.cfg.key_rows or 0) % 2) > 0 end,
     "given rows of tiles have to be even" },
   { few_queries, "all of the cache would be copied for few queries" },
@@ -58,7 +62,7 @@ local against_attention = {
 
 -- And against tiles of them in attention.
 local against_tiles = {
-  { function(plan, list) return 4 * attend_of(list).depth < plan.isa.tile end,
+  { function(plan, list) return 4 * tiles.round_up(attend_of(list).depth, 2) < plan.isa.tile end,
     "dk is less than an eighth of what a row of a tile has" },
   { function(plan) return 2 * plan.cfg.seq_kv < plan.isa.tile end, "keys are less than half of a tile's rows" },
   { function(plan) return (plan.cfg.key_rows or 0) % (2 * plan.isa.tile) > 0 end,
@@ -115,25 +119,42 @@ function M.mark_copy(plan, name, copy)
   copy.in_place = true
 end
 
+-- Each head of the context begins with a word: zeros are behind an odd dv, in rows of Wo as well.
+local function padded_output(plan, list)
+  local output, width = graph.projection(list, "output"), attend_of(list).out
+  if width % 2 == 0 then return list end
+  choices.add(plan.why, "ragged")
+  local heads, macs = attend_of(list).heads, output:macs()
+  return graph.edited(list, { output = { graph.with(output, {
+    steps = heads * tiles.round_up(width, 2), macs = function() return macs end,
+    weights = graph.with(output.weights, { steps = width, heads = heads, along = "row" }) }) } })
+end
+
 -- The list of stages with inputs, keys, values and context in pairs.
 function M.rewrite(plan, list)
+  local attend, queries = attend_of(list), graph.projection(list, "queries")
+  local ragged = conversions.ragged(plan, attend)
+  if ragged then choices.add(plan.why, "ragged") end
   if plan.attend_scheme.group > 1 then
     for name, mark in pairs(marks) do
       local stage = graph.projection(list, name)
-      if stage and stage.c.at == "workspace" and not stage.c.staged then
+      local apart = name == "keys" and ragged
+      if stage and stage.c.at == "workspace" and not (stage.c.staged or apart) then
         mark(plan, stage.c)
         stage.c.in_place = stage.qk ~= nil
       end
     end
   end
-  local attend, queries = attend_of(list), graph.projection(list, "queries")
-  if plan.attend_scheme.tiled and queries and not (queries.merged or attend.qk) then
+  if plan.attend_scheme.tiled and queries and not (queries.merged or attend.qk or ragged) then
     marks.keys(plan, queries.c)
     queries.c.scale = attend.late
     choices.add(plan.why, "query_pairs")
   end
   if plan.scheme.group == 1 or plan.scheme.integers then return list end
-  if graph.projection(list, "output") then attend_of(list).context.pairs = true end
+  if graph.projection(list, "output") then
+    attend.context.pairs = true
+    list = padded_output(plan, list)
+  end
   return conversions.of_inputs(list, "narrow", function(input)
     return tensors.workspace("pairs_" .. input.name, { head = 0 })
   end)

@@ -6,8 +6,7 @@ local expr = require "base.expr"
 local isas = require "isa.init"
 local ways = require "way.init"
 
--- `target` is { isa, cfg, cpu, scheme, why, k_block }: the plan for projections, plan.attending for
--- attention.
+-- `target` is { isa, cfg, cpu, scheme, why, k_block }: a plan for projections, plan.attending for attention.
 
 local M = {}
 
@@ -112,27 +111,35 @@ function M.balanced(n, most)
   return runs
 end
 
--- n rows that are stored two and two: the same of even sizes, and a last row alone where n is odd.
-function M.in_pairs(n, most)
+-- The same one by one, or (`even`) of rows that are stored two and two: even sizes, and an odd n's last row alone.
+local function in_pairs(n, most, even)
+  if not even then return M.balanced(n, most) end
   local runs = n > 1 and M.balanced(n // 2, math.max(1, most // 2)) or {}
   for _, run in ipairs(runs) do run.size, run.at = 2 * run.size, 2 * run.at end
   if n % 2 > 0 then runs[#runs + 1] = { size = 1, count = 1, at = n - 1 } end
   return runs
 end
 
--- The runs of n rows, stored so (`even`) or one by one.
-function M.rows_in(n, most, even) return (even and M.in_pairs or M.balanced)(n, most) end
+-- The same of rows whose lanes are those of a group of queries. The last row of an odd n is in the last block.
+function M.rows_in(n, most, even)
+  local runs = in_pairs(even and M.round_up(n, 2) or n, most, even)
+  if not even or n % 2 == 0 then return runs end
+  local last = runs[#runs]
+  last.count = last.count - 1
+  runs[last.count == 0 and #runs or #runs + 1] = { size = last.size - 1, count = 1, at = n + 1 - last.size }
+  return runs
+end
 
 -- The same in blocks of one size, where rows may be made twice: the last one begins among the rows of the one before.
 local function one_size(n, most, even)
   local blocks, step = M.ceil_div(n, most), even and 2 or 1
   local size = M.round_up(M.ceil_div(n, blocks), step)
-  if size * blocks == n or n % step > 0 or size > most then return M.rows_in(n, most, even) end
+  if size * blocks == n or n % step > 0 or size > most then return in_pairs(n, most, even) end
   return { { size = size, count = blocks - 1, at = 0 }, { size = size, count = 1, at = n - size } }
 end
 
 -- The runs of a set of rows, as `columns` has it.
-local function runs_of(set, most) return (set.twice and one_size or M.rows_in)(set.rows, most, set.even) end
+local function runs_of(set, most) return (set.twice and one_size or in_pairs)(set.rows, most, set.even) end
 
 -- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
 -- grows with the root of a chain's length, and the footprint in cache.

@@ -9,6 +9,7 @@
 
 local apply = require "stage.apply"
 local context_of = require "emit.context"
+local conversions = require "rewrite.conversions"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
 local project = require "stage.project"
@@ -25,11 +26,24 @@ local M = {}
 local Own = {}
 Own.__index = Own
 
+-- Whether an odd number of queries' columns takes no more squares to put words of a head into lanes than floats of all.
+local function fewer_squares(plan, tensor, depth)
+  local lanes, side_by_side = plan.isa.lanes, tensor.head == depth
+  local words = plan.hb * tiles.ceil_div(tiles.words(plan.attend_scheme, depth), lanes)
+  return not side_by_side or words <= tiles.ceil_div(plan.hb * depth, lanes)
+end
+
 -- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head there
--- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them. Or
--- nil.
+-- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them, or
+-- become such, a number and the one so many behind it (`apart`). Or nil.
 function M.query_rows(plan)
-  local projected, given = plan.stage.queries, plan.attend.queries
+  local projected, given, attend = plan.stage.queries, plan.attend.queries, plan.attend
+  local tensor = projected and projected.c or given
+  if tensor and not attend.qk and conversions.ragged(plan, attend) and fewer_squares(plan, tensor, attend.depth) then
+    local words = tiles.words(plan.attend_scheme, attend.depth)
+    return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), apart = words,
+             paired = true, scale = attend.late or given and attend.scale }
+  end
   if projected and projected.c.pairs then
     local words = projected.c.head
     return { tensor = projected.c, width = words, height = tiles.padded(plan.attend_scheme, words), paired = true }
@@ -39,10 +53,11 @@ function M.query_rows(plan)
 end
 
 -- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
--- at: where it is there; lane: the first of its rows where these are lanes, of which a head has `height`.
-function M.each_matrix(K, tensor, width, height, build)
+-- at: where it is there; lane: the first of its rows where these are lanes, of which a head has `height`. apart: each
+-- head becomes words.
+function M.each_matrix(K, tensor, width, height, build, apart)
   local hb = K.plan.hb
-  if tensor.head == height and width == height then return build(hb * width, 0, 0) end
+  if tensor.head == height and width == height and not apart then return build(hb * width, 0, 0) end
   K:each("head", hb, function(i) build(width, i * tensor.head, i * height) end)
 end
 
@@ -85,15 +100,16 @@ end
 
 -- The queries of all heads in lanes: rows that are transposed, or their product.
 local function queries_in_lanes(own, in_lanes)
-  local K, group, rows, query, q = own.K, own.group, own.rows, own.K.plan.stage.query, nil
+  local K, plan, group, rows, q = own.K, own.K.plan, own.group, own.rows, nil
+  local query = plan.stage.query
   if rows and in_lanes then
     q = own:scratch "q"
     M.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, lane)
       transpose.panel(K, "queries_lanes", group,
-        { p = own.p.queries:at(at), row = rows.tensor.row, columns = columns, scale = rows.scale },
-        q:at(lane * group.width))
+        { p = own.p.queries:at(at), row = rows.tensor.row, columns = columns, scale = rows.scale,
+          apart = rows.apart, pair = plan.attend_scheme.pair }, q:at(lane * group.width))
       context_of.clear(K, group, q:at((lane + rows.width) * group.width), rows.height - rows.width)
-    end)
+    end, rows.apart)
   elseif query then
     q = own:scratch "q"
     apply.record(K, query, { group = group, packed = own.p.packed, head = 0, b = own.p.xt, c = q })

@@ -8,7 +8,8 @@
 --   quantize_context   the context, of all heads           the same, in lanes or rows as the context is
 --   context_rows       the context, with queries in lanes  rows of words, zeros behind each
 --   transpose          X of a group of queries             XT[d_model][group width]
---   key_rows           K of a block of heads               rows of words, zeros behind each
+--   key_rows           K of a block of heads               rows of words, zeros behind each; of an odd dk float32
+--                                                          rows become words
 --   value_rows         V of a block of heads               a row of words for each column, zeros behind each
 --
 -- Rows of K would meet the words of another head there, times zeros of Q, but these words may be infinite.
@@ -247,6 +248,31 @@ M.transpose = of_groups {
 
 -- ---- a block of heads ----
 
+-- A row of words as it is.
+local function copy_words(K, stage, from, to)
+  local t, w = K.t, K.plan.isa.full
+  K:vectors("block", stage.words, function(at, used)
+    t:block(function() t:op("store", w, nil, to:at(at), t:read("load", w, "words", from:at(at), used)) end)
+  end)
+end
+
+-- A row of float32 as words of a number and the one half a row behind it; zeros are in the last word, and behind it.
+local function words_of_row(K, stage, from, to)
+  local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
+  transpose.words_apart(K, stage.words, function(at, firsts, seconds)
+    t:block(function()
+      local first = t:read("load", w, "first", from:at(at), firsts)
+      local second = seconds > 0 and t:read("load", w, "second", from:at(at + stage.words), seconds)
+        or t:op("zero", w, "none")
+      t:write(w, to:at(at), t:op(K.plan.attend_scheme.pair, w, "words", first, second),
+        stage.c.row % lanes > 0 and firsts or lanes)
+    end)
+  end)
+  for at = tiles.round_up(stage.words, lanes), stage.c.row - 1, lanes do
+    t:block(function() t:op("store", w, nil, to:at(at), t:op("zero", w, "none")) end)
+  end
+end
+
 M.key_rows = {
   phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once,
   sections = function(plan, stage, add)
@@ -256,22 +282,19 @@ M.key_rows = {
                        type = plan.attend_scheme.held })
   end,
   emit = function(K, place, stage)
-    local t, plan, from, to = K.t, K.plan, stage.a, stage.c
+    local plan, from, to = K.plan, stage.a, stage.c
     local bounds, heads = score.keys_seen(plan.scores, place), graph.in_block(plan, stage)
+    local rows, make = plan.kv_rows, copy_words
+    if stage.ragged then rows, make = plan.cfg.seq_kv, words_of_row end
     local params = { { "k", "in", project.operands(K, place, from) },
                      { "rows", "out", plan.memory:at(place, to.name) } }
     K:part("fill_rows", ("Rows of K of %d head%s, zeros behind their words."):format(heads, heads > 1 and "s" or ""),
       params, project.bounded(K, bounds, params, function(p)
       K:each("head", heads, function(head)
         local first = p.bounds.first or 0
-        K:each("row", (p.bounds.stop or plan.kv_rows) - first, function(i)
+        K:each("row", (p.bounds.stop or rows) - first, function(i)
           local row = i + first
-          K:vectors("block", stage.words, function(at, used)
-            t:block(function()
-              local words = t:read("load", plan.isa.full, "words", p.k:at(head * from.head + row * from.row + at), used)
-              t:op("store", plan.isa.full, nil, p.rows:at(head * to.head + row * to.row + at), words)
-            end)
-          end)
+          make(K, stage, p.k:at(head * from.head + row * from.row), p.rows:at(head * to.head + row * to.row))
         end)
       end)
     end))

@@ -6,6 +6,7 @@ local choices = require "base.choices"
 local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local conversions = require "rewrite.conversions"
 local paired = require "rewrite.paired"
 local project = require "stage.project"
 local score = require "score.init"
@@ -40,10 +41,11 @@ function M.rewrite(plan, list)
     local of = { heads = input.heads or plan.cfg.h_kv }
     local heads, width = graph.in_block(plan, of), input.width or input.head
     local row = tiles.round_up(heads * width, plan.isa.lanes)
-    local touched = attend.touches and (input.grows or input.type or plan.scores.masked and spilling
-      or input.heads and apart(plan, attend, input, row))
+    local ragged = name == "keys" and conversions.ragged(plan, attend) -- key_rows copies them
+    local touched = attend.touches and (input.grows or input.type or not ragged and (plan.scores.masked and spilling
+      or input.heads and apart(plan, attend, input, row)))
     local qk = name == "keys" and not cached and attend.qk or nil
-    local in_pairs = plan.attend_scheme.group > 1 and not input.pairs
+    local in_pairs = plan.attend_scheme.group > 1 and not (input.pairs or ragged)
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
     if in_pairs or input.heads and (qk or touched) then
       local copy = tensors.workspace(cached and "copied_" .. name or name, {

@@ -246,7 +246,9 @@ end
 function M.fills(pack, stage)
   local weights, bias, product, h = stage.weights, stage.bias, stage.product, pack.plan.cfg.h
   pack:panels(product, pack:at "wo", function(block, to, round)
-    local heads = weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
+    local words = tiles.words(product.scheme, weights.steps)
+    local heads = weights.along and { count = weights.heads, to = words * block.width, row = weights.steps }
+      or weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
     pack:add(weights.text, pack:of_weights { to = to, steps = weights.steps, used = block.used, width = block.width,
       scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { heads or round, heads and round },
       quant = product.scheme.quant })
