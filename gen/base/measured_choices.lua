@@ -100,6 +100,10 @@ return {
                  { "queries of more than a vector in pairs behind their transposition", "by count, amx: 32_4_31_16 " ..
                    "1,649 cycles instead of 1,461, 32_4_63_16 3,061 instead of 2,681; 32_4_7_16 705 instead of 726" },
                  { "the last row of a context in a tile of its own", "by count, amx: 384_6_31_128 3 % slower" } } },
+  { "folded", "products of weights in the place of pairs", "they leave less than a fifth of the multiply-adds",
+    rejected = { { "pairs", "Zen 5, avx512_bf16, slower: 20_6_100_40 by 65 %, 21_16_63_2 by 33, 26_4_89_16 by 8" },
+                 { "the same of a fifth to a third", "42_3_90_12 18 % slower, 22_4_60_7 24, 37_2_64_2 2; 30_3_80_5 " ..
+                   "16 % faster, 37_12_85_3 11, 31_9_62_1 27" } } },
   { "tiles", "products of tile registers, two by two tiles of sums",
     "an operand is loaded once for two products; sums go by way of a small buffer to the vectors of the epilogue",
     rejected = { { "one by four tiles", "prototype, Emerald Rapids: 35 cycles a product instead of 28" },

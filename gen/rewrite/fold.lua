@@ -132,6 +132,12 @@ function M.rewrite(plan, list)
   return least("values", "output", rewrites.absorb_values, rewrites.merge_values)
 end
 
+-- The share of the multiply-adds that it leaves of a list.
+function M.left(plan, list)
+  if not M.applies(plan) then return 1.0 end
+  return graph.macs(M.rewrite(setmetatable({ why = {} }, { __index = plan }), list)) / graph.macs(list)
+end
+
 -- What of it is in a plan whose operands are rounded, by the names of its bits in mhagen.h: it changes what is rounded;
 -- and how weights of attention are.
 function M.bits(plan)

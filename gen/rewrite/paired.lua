@@ -15,6 +15,7 @@
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"
 local decode = require "schedule.decode"
+local fold = require "rewrite.fold"
 local graph = require "graph.init"
 local isas = require "isa.init"
 local tensors = require "graph.tensor"
@@ -74,10 +75,23 @@ local function slow(plan, scheme) return not scheme.tiled and (plan.cpu.slots[sc
 
 local SLOW = "this core multiplies pairs by vectors no faster than float32"
 
+local FOLDED = 0.2 -- of the multiply-adds
+
+-- Whether products of weights, which pairs do not have, leave fewer multiply-adds than pairs by vectors make up for.
+local function folds(plan, list)
+  local own = isas.paired(plan.isa, plan.attend_scheme.b)
+  local tiled = own and own.tiled and not choices.against(against_tiles, plan, list)
+  return own and not tiled and fold.left(plan, list) < FOLDED
+end
+
 -- The schemes of a plan, `scheme` and `attend_scheme`: in pairs where the ISA has such and nothing stands against
 -- them. list: the formula's.
 function M.choose(plan, list)
   local chosen = { scheme = plan.scheme, attend_scheme = plan.attend_scheme }
+  if folds(plan, list) then
+    choices.add(plan.why, "folded")
+    return chosen
+  end
   local function choose(name, what, against, untiled)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end

@@ -166,6 +166,7 @@ return function(check)
     { "dtype=f16", 1, 1 }, { "dtype=bf16 causal=true scores=masked", 2, 1, "scores that are a result" },
     { "dtype=bf16 probs=true kv_len=true mask=bool q_len=true h_kv=2", 2, 2 },
     { "dtype=bf16 dv=3", 2, 2 }, { "dtype=bf16 dk=5 dv=6", 2, 2 }, { "dtype=bf16 dk=1 dv=1", 2, 2 },
+    { "dtype=bf16 dk=50 seq=2", 2, 2 }, { "dtype=bf16 dk=56 seq=2", 1, 1 }, { "dtype=bf16 dk=56 seq=2 fold=off", 2, 2 },
     { "dtype=bf16 key_rows=3", 2, 1, "have to be even" }, { "dtype=bf16 context_rows=3", 1, 2, "have to be even" },
     { "dtype=bf16 rope=half qk_norm=rms norm_span=all", 2, 2 }, { "dtype=bf16 seq_kv=12 cache=append", 2, 2 },
     { "dtype=bf16 seq=4 seq_kv=12 cache=append", 1, 1, "ew queries" },
