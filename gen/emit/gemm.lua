@@ -18,11 +18,11 @@ local function way_of(tile)
 end
 
 -- Those of blocks are of two rows.
-local function rows_of_sums(tile) return tiles.round_up(tile.rows, ways.beside(tile.scheme)) end
+local function rows_of_sums(tile) return tiles.round_up(tile.rows, ways.interleave(tile.scheme)) end
 
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)
-  return ways.beside(tile.scheme)
+  return ways.interleave(tile.scheme)
     * math.max(tile.chains or 1, way_of(tile).together(t, tile), tiles.in_step(tile.scheme))
 end
 
@@ -70,14 +70,14 @@ end
 local function steps(t, tile, sums, part)
   local n = part.count
   local way = way_of(tile).steps(t, tile, part)
-  local quant, beside = tile.scheme.quant, ways.beside(tile.scheme)
+  local quant, interleave = tile.scheme.quant, ways.interleave(tile.scheme)
   local read = way.read or (quant and quant.op and quants or numbers)(t, tile)
-  for i = 0, n - 1, beside do
+  for i = 0, n - 1, interleave do
     local k = part.from + i
     local step = { i = i, k = k, tag = (n > 1 or part.tagged) and "_k" .. (expr.is_const(k) and k or i) or "" }
     way.begin(step)
     if n > 1 and expr.is_const(k) then t:note("k = " .. expr.text(k)) end
-    local b, acc = read(step), sums[i // beside % #sums + 1]
+    local b, acc = read(step), sums[i // interleave % #sums + 1]
     for r = 0, rows_of_sums(tile) - 1 do way.multiply(r, step, b, acc[r]) end
   end
 end
@@ -125,8 +125,8 @@ local function in_loop(t, tile, sums)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
     t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.step)
-    for _, beside in ipairs(tile.b.beside or {}) do
-      t:bump(beside.p, tile.unroll // tiles.in_step(tile.scheme) * beside.step)
+    for _, moving in ipairs(tile.b.moving or {}) do
+      t:bump(moving.p, tile.unroll // tiles.in_step(tile.scheme) * moving.step)
     end
   end)
   if not tile.blocks then
@@ -149,10 +149,10 @@ end
 --   name          of what equal tiles share
 --   chains        sums that the steps go to in turn, 1 if missing
 --   a             { p, row, step, streamed }; streamed: tile registers read it past the nearest cache
---   b             { p, step, value, fetch, fetch_block, beside }
+--   b             { p, step, value, fetch, fetch_block, moving }
 --     value(v, name, at, k, c)       makes a vector of it, if it is not read as it lies
 --     fetch(k), fetch_block(n)       come before a step, and before a block of n steps
---     beside                         { p, step } of memory that these two read
+--     moving                         { p, step } of memory that these two read
 --   init(r, c, w, name)              starts one accumulator, if not from zero
 --   rest                             the same for the other chains
 --   filter(c, w, k, factor, name)    if given, replaces the broadcast element of A in step k and column c

@@ -50,7 +50,7 @@ local function by_vectors(t, name, scheme)
     end)
     for i = 1, count do t:op(store, w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i]) end
   end)
-  return 2 * M.STEPS * isa.lanes * scheme.group * ways.beside(scheme) * count
+  return 2 * M.STEPS * isa.lanes * scheme.group * ways.interleave(scheme) * count
 end
 
 -- Records void <name>(out, data, rounds) of a product of the tape's ISA; returns the flops of a round.

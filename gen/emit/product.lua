@@ -57,7 +57,7 @@ local function operand_b(K, tile, p)
   local b, t, scheme, next, numbers = { p = p.b, step = tile.b.step }, K.t, tile.b.scheme, p.next, tile.b.fetched
   if not next then return b end
   local bytes = scheme.b.bytes
-  b.beside = { { p = next, step = numbers } }
+  b.moving = { { p = next, step = numbers } }
   local block = ways.of(scheme).blocks(scheme)
   if block then
     function b.fetch(k) fetch(t, bytes, block * numbers, next:at(k * numbers), "prefetch_far") end
@@ -71,9 +71,9 @@ end
 
 -- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
 local function summing(K, scheme, rows, vectors, steps)
-  local beside = ways.beside(scheme)
-  local unroll, chains = K:summing(scheme, tiles.round_up(rows, beside), vectors, steps // beside)
-  return tiles.round_up(unroll * beside, tiles.in_step(scheme)), chains
+  local interleave = ways.interleave(scheme)
+  local unroll, chains = K:summing(scheme, tiles.round_up(rows, interleave), vectors, steps // interleave)
+  return tiles.round_up(unroll * interleave, tiles.in_step(scheme)), chains
 end
 
 -- What gemm.tile takes of a tile, in the function that has its parameters as p.

@@ -91,17 +91,17 @@ local function block(K, q, rows, numbers)
   end)
   local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
   t:write(w, q.scales, inverse, rows)
-  local beside = ways.beside(K.plan.scheme)
+  local interleave = ways.interleave(K.plan.scheme)
   local function together(first, count) -- rows whose words lie side by side
     t:block(function()
       local by = {}
       for n = 0, count - 1 do
-        by[n] = t:op("dup", w, "inverse_row" .. (n > 0 and n or ""), q.scales:at(first * beside + n))
+        by[n] = t:op("dup", w, "inverse_row" .. (n > 0 and n or ""), q.scales:at(first * interleave + n))
       end
       local function integers(n, word, used)
         local values, row = {}, n > 0 and "_row" .. n or ""
         for i = 0, group - 1 do
-          local at = q.x:at((first * beside + n) * q.cols + word * group + i * lanes)
+          local at = q.x:at((first * interleave + n) * q.cols + word * group + i * lanes)
           local value = read("value_" .. i .. row, at, used - i * lanes)
           values[i + 1] = t:op("mul", w, "scaled_" .. i .. row, value, by[n])
         end
@@ -109,12 +109,13 @@ local function block(K, q, rows, numbers)
       end
       local function words(word, used)
         t:block(function()
-          local made, to = integers(0, word, used), q.words:at(first * (beside * q.to.row) + tiles.word_at(q.to, word))
+          local made, to = integers(0, word, used), q.words:at(first * (interleave * q.to.row) + tiles.word_at(q.to,
+            word))
           local filled = tiles.words(K.plan.scheme, used)
           if K.plan.scheme.row_group and filled < lanes then -- those of the next group are behind it
             return t:write(w, to, t:op("as_f", w, "bits", made), filled)
           end
-          if beside == 1 then return t:op("store_words", w, nil, to, made) end
+          if interleave == 1 then return t:op("store_words", w, nil, to, made) end
           local other = count > 1 and t:op("as_f", w, "other", integers(1, word, used)) or t:op("zero", w, "other")
           local one = t:op("as_f", w, "one", made)
           t:op("store", w, nil, to, t:op("trn_lo", w, "low", one, other, 2))
@@ -126,8 +127,8 @@ local function block(K, q, rows, numbers)
       if rest > 0 then words(whole * lanes, rest) end
     end)
   end
-  K:each("row", rows // beside, function(i) together(i, beside) end)
-  if rows % beside > 0 then together(rows // beside, rows % beside) end
+  K:each("row", rows // interleave, function(i) together(i, interleave) end)
+  if rows % interleave > 0 then together(rows // interleave, rows % interleave) end
   t:write(w, q.scales, scale, rows)
   write_sums(K, q, rows, numbers)
 end
@@ -227,7 +228,7 @@ end
 -- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], of groups of
 -- rows scales[groups][width].
 function M.lanes(K, group, x)
-  local t, store = K.t, ways.beside(K.plan.scheme) == 1 and store_words or store_pairs
+  local t, store = K.t, ways.interleave(K.plan.scheme) == 1 and store_words or store_pairs
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
     ("%d rows for a group of queries in int8."):format(x.rows),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)

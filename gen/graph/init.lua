@@ -135,8 +135,8 @@ end
 local function cached(cfg, stage)
   local type, grows, exact = types.of_cache[cfg.cache_dtype], cfg.cache == "append", cfg.cache_layout == "bhsd"
   if type == types.f32 then return tensors.cache(stage, grows, exact) end
-  local beside = stage.qk and stage.qk.all or cfg.norm_span == "all"
-  return tensors.small_cache(stage, grows, exact, type, beside)
+  local side_by_side = stage.qk and stage.qk.all or cfg.norm_span == "all"
+  return tensors.small_cache(stage, grows, exact, type, side_by_side)
 end
 
 -- What rounds rows of keys or values and keeps them, where the cache is of a smaller type.

@@ -56,11 +56,12 @@ function M.cache(stage, grows, exact)
   return cache
 end
 
--- The same of a smaller type, which has no margin in any case, for no tile reads it. beside: heads are side by side.
-function M.small_cache(stage, grows, exact, type, beside)
+-- The same of a smaller type, which has no margin in any case, for no tile reads it. side_by_side: heads are side by
+-- side.
+function M.small_cache(stage, grows, exact, type, side_by_side)
   local cache = M.cache(stage, grows, exact)
   cache.name, cache.type, cache.scales = "cached_" .. stage.name, type, type.scaled and stage.name .. "_scales" or nil
-  cache.heads, cache.width, cache.row = stage.heads, stage.cols, beside and stage.heads * stage.cols or stage.cols
+  cache.heads, cache.width, cache.row = stage.heads, stage.cols, side_by_side and stage.heads * stage.cols or stage.cols
   return cache
 end
 

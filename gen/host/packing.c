@@ -181,7 +181,7 @@ static int host_pack(lua_State *L) {
   lua_pushvalue(L, 1);
   packing.f16 = flag_in(L, "f16");
   lua_pop(L, 1);
-  lua_getfield(L, 1, "deep");
+  lua_getfield(L, 1, "interleave");
   packing.deep = luaL_optinteger(L, -1, 1);
   lua_getfield(L, 1, "apart");
   packing.apart = luaL_optinteger(L, -1, 0);

@@ -217,29 +217,29 @@ static int host_type_size(lua_State *L) {
 typedef struct Part {
   const Type *type;
   int64_t row_bytes, rows, columns, column, used;
-  int64_t to, row_step, column_step, deep, deep_step;
+  int64_t to, row_step, column_step, interleave, interleave_step;
 } Part;
 
 /* Rows from the file's bytes to memory; `row` has room for one. */
 static void place_rows(const Part *part, const unsigned char *from, size_t rows, float *to, float *row) {
   const size_t blocks = (size_t)(part->columns / part->type->elements);
   for (size_t r = 0; r < rows; ++r, from += part->row_bytes, to += part->row_step) {
-    if (part->column_step == 1 && part->deep == 1 && part->used == part->columns) {
+    if (part->column_step == 1 && part->interleave == 1 && part->used == part->columns) {
       part->type->read(from, to, blocks);
       continue;
     }
     part->type->read(from, row, blocks);
     const float *next = row + part->column;
-    for (int64_t c = 0; c < part->used / part->deep; ++c) {
-      for (int64_t d = 0; d < part->deep; ++d) to[c * part->column_step + d * part->deep_step] = *next++;
+    for (int64_t c = 0; c < part->used / part->interleave; ++c) {
+      for (int64_t d = 0; d < part->interleave; ++d) to[c * part->column_step + d * part->interleave_step] = *next++;
     }
   }
 }
 
 /* memory:read(part, file) -> true: copies columns of `rows` rows of a tensor, which begins at the byte `at` of the
  * file. A row has `columns` numbers, of which column .. column + used - 1 (all) are copied. They become floats at to
- * + r * row_step + c * column_step (1). With `deep` numbers (1) of a row for each c, the next one of these lies
- * deep_step floats (1) farther. */
+ * + r * row_step + c * column_step (1). With `interleave` numbers (1) of a row for each c, the next one of these lies
+ * interleave_step floats (1) farther. */
 static int memory_read(lua_State *L) {
   const Memory *memory = luaL_checkudata(L, 1, MEMORY);
   const File *file = check_file(L, 3);
@@ -255,13 +255,13 @@ static int memory_read(lua_State *L) {
   part.to = field(L, "to", 0, 0);
   part.row_step = field(L, "row_step", 1, part.columns);
   part.column_step = field(L, "column_step", 1, 1);
-  part.deep = field(L, "deep", 1, 1);
-  part.deep_step = field(L, "deep_step", 1, 1);
+  part.interleave = field(L, "interleave", 1, 1);
+  part.interleave_step = field(L, "interleave_step", 1, 1);
 
   part.row_bytes = part.columns / part.type->elements * part.type->bytes;
   const int64_t floats = (int64_t)(memory->bytes / sizeof(float));
   if (part.columns % part.type->elements != 0 || part.column > part.columns - part.used ||
-      part.used % part.deep != 0) {
+      part.used % part.interleave != 0) {
     return luaL_error(L, "columns are out of their range");
   }
   if (!inside(file, at, 0) || part.rows > (file->size - at) / part.row_bytes) {
@@ -269,9 +269,9 @@ static int memory_read(lua_State *L) {
   }
   /* The last float of the last row; divisions, for products may be too large. */
   int64_t left = floats - 1 - part.to;
-  if (left < 0 || part.deep - 1 > left / part.deep_step) return luaL_error(L, "out of the memory");
-  left -= (part.deep - 1) * part.deep_step;
-  const int64_t last = part.used / part.deep - 1;
+  if (left < 0 || part.interleave - 1 > left / part.interleave_step) return luaL_error(L, "out of the memory");
+  left -= (part.interleave - 1) * part.interleave_step;
+  const int64_t last = part.used / part.interleave - 1;
   if (last > left / part.column_step) return luaL_error(L, "out of the memory");
   left -= last * part.column_step;
   if (part.rows - 1 > left / part.row_step) return luaL_error(L, "out of the memory");

@@ -189,13 +189,14 @@ function M.by_vectors(scheme)
   return setmetatable({ way = "outer", rows = scheme.vectors, tiled = false, pad = 1 }, { __index = scheme })
 end
 
-local DEEP = 2 -- words of a row that a product of blocks takes
+local INTERLEAVE = 2 -- words of a row that a product of blocks takes
 
 -- A scheme of pairs or of bytes by blocks, where the ISA has such, or nil: a sum is one of a block of two rows and two
--- columns, and an instruction takes `deep` words of each; see rewrite/blocks.lua.
+-- columns, and an instruction takes `interleave` words of each; see rewrite/blocks.lua.
 function M.by_blocks(scheme)
   local row = scheme.blocks
-  return row and setmetatable({ way = "block", op = row.op, rows = row.rows, deep = DEEP }, { __index = scheme })
+  return row and setmetatable({ way = "block", op = row.op, rows = row.rows, interleave = INTERLEAVE },
+    { __index = scheme })
 end
 
 local APART = 2 -- vectors: of the first numbers of words, and of the second ones
@@ -217,7 +218,7 @@ function M.multiplied(scheme) return scheme.group > 1 and scheme.a or types.f32 
 function M.at_once(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not row or row.widens then return 1 end
-  return (row.group or 1) * (row.tiled and isa.tile or row.blocks and DEEP or 1)
+  return (row.group or 1) * (row.tiled and isa.tile or row.blocks and INTERLEAVE or 1)
 end
 
 -- The schemes of an ISA, by the order of their types; but for those of the ISA that it has more than.

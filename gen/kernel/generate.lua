@@ -186,7 +186,7 @@ local function packing_text(rows, prefix)
 end
 
 -- How words lie that are not row by row, as an initializer.
-local function deep_text(deep) return deep > 1 and ("  .deep = %d,\n"):format(deep) or "" end
+local function interleave_text(interleave) return interleave > 1 and ("  .deep = %d,\n"):format(interleave) or "" end
 
 local function apart_text(columns) return columns > 0 and ("  .apart = %d,\n"):format(columns) or "" end
 
@@ -321,7 +321,7 @@ function M.kernel(cfg, answer)
   local list = pack.list(plan)
   local rows, sizes, instead = pack_text(list, cfg.h)
   local rope, pack_tables = plan.tables_bytes == 0 and rope_text(plan.attend.qk) or "", tables_packing(recorded, list)
-  local quant = quant_text(pack.integers(plan)) .. type_text(list) .. deep_text(list.deep)
+  local quant = quant_text(pack.integers(plan)) .. type_text(list) .. interleave_text(list.interleave)
     .. apart_text(pack.apart(plan))
   local small = {}
   for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end

@@ -191,26 +191,27 @@ function M.weights(model, layer, cfg, type_size)
 end
 
 -- What the host's memory:read takes of a part: a list, a piece for each block. stride: numbers of a row in the file.
--- turned: in memory it lies the other way round than in the file. deep: so many numbers of a column are beside each
--- other in the file.
+-- turned: in memory it lies the other way round than in the file. interleave: so many numbers of a column are beside
+-- each other in the file.
 function M.pieces(part, type_size)
   local tensor, list = part.tensor, {}
   assert(tensors.count(tensor) == part.features * (part.stride or part.width or 1), "a part of another size")
   local elements, bytes = type_size(tensor.type, part.integers)
   local rows = part.width and not part.in_out
-  local row, deep = rows and (part.stride or part.width) or part.features, part.deep or 1
+  local row, interleave = rows and (part.stride or part.width) or part.features, part.interleave or 1
   local count, width = part.blocks * part.count, part.width or 1
   local feature, input = width, 1 -- steps in memory
   if (part.in_out or false) ~= (part.turned or false) or not part.width then feature, input = 1, count end
   for block = 0, part.blocks - 1 do
     local first = part.firsts and part.firsts[block + 1] or part.first + block * part.step
-    local piece = { type = tensor.type, at = tensor.at, columns = row * deep, to = block * part.count * feature }
+    local piece = { type = tensor.type, at = tensor.at, columns = row * interleave, to = block * part.count * feature }
     if rows then
       piece.at, piece.rows, piece.used = tensor.at + first * (row // elements * bytes), part.count, part.width
       piece.row_step, piece.column_step = feature, input
     else
-      piece.rows, piece.column, piece.used = width // deep, first * deep, part.count * deep
-      piece.row_step, piece.column_step, piece.deep, piece.deep_step = input * deep, feature, deep, input
+      piece.rows, piece.column, piece.used = width // interleave, first * interleave, part.count * interleave
+      piece.row_step, piece.column_step, piece.interleave, piece.interleave_step = input * interleave, feature,
+        interleave, input
     end
     list[#list + 1] = piece
   end

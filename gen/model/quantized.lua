@@ -6,7 +6,7 @@
 -- A part then has
 --
 --   tensor      of integers, with the shape of the matrix
---   deep        numbers of a column that lie side by side in the file
+--   interleave  numbers of a column that lie side by side in the file
 --   scaled      what their scales and zeros are, in parts of other tensors
 --   title       what a summary says
 --   group       the size of groups whose integers are those of int4, or nil
@@ -165,7 +165,7 @@ local function fit_words(joined, part, c)
   require_shape(joined.zeros, "I32", count, features // in_word)
   if method.by_rows then
     require_shape(joined.quants, "I32", part.width // in_word, features)
-    part.deep = in_word
+    part.interleave = in_word
   else
     require_shape(joined.quants, "I32", part.width, features // in_word)
   end

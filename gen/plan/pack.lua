@@ -114,7 +114,7 @@ end
 --   more       those of some configs
 --   rows       numbers for each head that gen/score has
 --   lists      the fills, by the names of their lists
---   deep       words of a column that lie side by side
+--   interleave words of a column that lie side by side
 --   f16        pairs and rounded numbers are half precision
 --
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }. A term of it:
@@ -134,7 +134,7 @@ function M.list(plan)
   local more = qk_of.gains(qk)
   if plan.tables_bytes == 0 then append(more, qk_of.matrices_of_tables(qk)) end
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = more, lists = pack.lists,
-           deep = ways.beside(plan.scheme),
+           interleave = ways.interleave(plan.scheme),
            f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
 end
 
@@ -144,7 +144,7 @@ function M.tables(plan, list)
   local lists = {}
   for _, name in ipairs(M.lists) do lists[name] = {} end
   lists.fills = list.lists.tables
-  return { matrices = {}, rows = {}, more = qk_of.matrices_of_tables(plan.attend.qk), lists = lists, deep = 1 }
+  return { matrices = {}, rows = {}, more = qk_of.matrices_of_tables(plan.attend.qk), lists = lists, interleave = 1 }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -196,7 +196,7 @@ function M.packing(plan, fingerprint, tables_fingerprint)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   return with_turns({
     bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16, apart = M.apart(plan),
-    deep = list.deep, quant = M.integers(plan), sizes = sizes, instead = instead }, not tables and qk),
+    interleave = list.interleave, quant = M.integers(plan), sizes = sizes, instead = instead }, not tables and qk),
     tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
                             sizes = sizes, instead = {} }, qk)
 end

@@ -68,7 +68,7 @@ function M.tell(plan)
     end
     if stage.inputs or stage.to then making = making + (stage.cycles or 0) end
   end
-  local share, at_once = math.floor(100 * own / all + 0.5), plan.scheme.group * ways.beside(plan.scheme)
+  local share, at_once = math.floor(100 * own / all + 0.5), plan.scheme.group * ways.interleave(plan.scheme)
   choices.say(plan.why, ("projections in %s"):format(plan.scheme.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
       words.number(floats * plan.scheme.quant.bits // 8), words.number(memory.BYTES * floats)))

@@ -112,7 +112,7 @@ function M.behind(plan)
   return output and output.product.floats or 0
 end
 
--- How the weights of a product are fetched, for `beside`; nil if they are not.
+-- How the weights of a product are fetched, for `of_tile`; nil if they are not.
 function M.of(plan, product)
   local behind = M.behind(plan)
   return plan.fetch and { kind = plan.fetch, product = product, behind = behind,
@@ -120,7 +120,7 @@ function M.of(plan, product)
 end
 
 -- What the i-th of a product's tiles fetches beside a panel of a block, of the weights w. own: as `of` has it.
-function M.beside(own, block, w, panel, i)
+function M.of_tile(own, block, w, panel, i)
   local next, width = M.next(own.kind, own.product, block, panel, own.behind, own.crosses)
   return M.part(own.kind, own.product, w:at(next), width, i, own.count)
 end

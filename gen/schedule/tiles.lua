@@ -37,7 +37,7 @@ function M.refuse(key, value, rule) error({ key = key, value = value, rule = rul
 
 -- Words of a product that n numbers of a sum take: all that one of operand B is multiplied with.
 function M.words(scheme, n)
-  local together = math.max(ways.beside(scheme), scheme.group > 1 and M.in_step(scheme) or 1)
+  local together = math.max(ways.interleave(scheme), scheme.group > 1 and M.in_step(scheme) or 1)
   return M.round_up(M.ceil_div(n, scheme.group), together)
 end
 
@@ -53,10 +53,10 @@ function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
 --   count       of all
 --   block       of tile registers: words of a row of a tile; a block has all rows, so a tile is one piece of memory
 function M.lay(to, scheme, rows, words)
-  local beside, block = ways.beside(scheme), ways.of(scheme).blocks(scheme)
-  local height = M.round_up(rows, beside) + M.rows_behind(scheme)
+  local interleave, block = ways.interleave(scheme), ways.of(scheme).blocks(scheme)
+  local height = M.round_up(rows, interleave) + M.rows_behind(scheme)
   to.words = M.padded(scheme, words)
-  to.row, to.step, to.count = to.words, beside, height * to.words
+  to.row, to.step, to.count = to.words, interleave, height * to.words
   if block then to.block, to.row, to.step, to.rows = block, block, height, rows end
 end
 
@@ -163,7 +163,7 @@ function M.k_chunks(target, steps, rounded)
   local most, of = ways.of(target.scheme).chunk(target, steps)
   if most then return M.chunks(steps, most, of) end
   if rounded then return M.one_chunk(steps) end
-  local multiple = M.round_up(M.LOOP_STEPS, ways.beside(target.scheme))
+  local multiple = M.round_up(M.LOOP_STEPS, ways.interleave(target.scheme))
   if not quant then return M.chunks(steps, target.k_block, multiple) end
   local integers, group = target.scheme.integers, M.group_steps(target.scheme) or M.row_group_steps(target.scheme)
   if not group then return integers and M.one_chunk(steps) or M.chunks(steps, target.k_block, quant.in_word) end
@@ -247,17 +247,17 @@ end
 function M.cost(target, rows, vecs, steps, a_order)
   local scheme, way = target.scheme, ways.of(target.scheme)
   if way.cost then return way.cost(target, rows, vecs, steps) end
-  local isa, cpu, beside = target.isa, target.cpu, ways.beside(scheme)
+  local isa, cpu, interleave = target.isa, target.cpu, ways.interleave(scheme)
   local fma = slots_of(target, vecs)
   if ways.spread(scheme) > 1 then fma = M.round_up(fma, ways.spread(scheme)) end
-  steps, rows = M.ceil_div(steps, beside), M.round_up(rows, beside)
-  local bytes = scheme.b.bytes * isa.lanes * #vecs * beside
+  steps, rows = M.ceil_div(steps, interleave), M.round_up(rows, interleave)
+  local bytes = scheme.b.bytes * isa.lanes * #vecs * interleave
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / (way.chained and M.chains(target, rows, #vecs, steps) or 1)
   local alone = scheme.integers and way.dups -- no instruction reads broadcasts by itself
-  local broadcasts = (alone or beside > 1) and rows / beside or rows * cpu.fmas / 2
-  local loads = #vecs * beside + broadcasts
-  if beside > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
+  local broadcasts = (alone or interleave > 1) and rows / interleave or rows * cpu.fmas / 2
+  local loads = #vecs * interleave + broadcasts
+  if interleave > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
   local slots = rows * (fma + (scheme.dup or 0)) -- what fills the ports of FMAs
   local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end

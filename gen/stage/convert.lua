@@ -123,7 +123,7 @@ M.narrow = of_inputs {
   phase = "narrow", title = "inputs in pairs", each = 2.0, words = words_of_pairs,
   emit = function(K, place, _, part, i)
     local t, isa, input, scheme = K.t, K.plan.isa, part.input, K.plan.scheme
-    local beside, to = ways.beside(scheme), part.input.to
+    local interleave, to = ways.interleave(scheme), part.input.to
     local x, pairs = ends_of(K, place, part, i)
     K:part(tiles.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
       part.size, input.cols), { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
@@ -142,10 +142,10 @@ M.narrow = of_inputs {
         end
       end
       local function together(i, count) -- rows whose words lie side by side
-        for n = 0, count - 1 do row(i * beside + n, i * (beside * to.row) + beside * n) end
+        for n = 0, count - 1 do row(i * interleave + n, i * (interleave * to.row) + interleave * n) end
       end
-      K:each("row", part.size // beside, function(i) together(i, beside) end)
-      if part.size % beside > 0 then together(part.size // beside, part.size % beside) end
+      K:each("row", part.size // interleave, function(i) together(i, interleave) end)
+      if part.size % interleave > 0 then together(part.size // interleave, part.size % interleave) end
     end)
   end }
 

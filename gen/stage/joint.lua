@@ -115,7 +115,7 @@ local function record(K, stage, size, p)
   local own = K.plan.fetch == "ahead" and fetch.of(K.plan, product)
   product_of.each_panel(K, product, function(block, j, panel)
     local column = j * block.width + block.at
-    local next = own and fetch.beside(own, block, p.w, panel, 0)
+    local next = own and fetch.of_tile(own, block, p.w, panel, 0)
     K:chunks(product.chunks, function(mode, k0, steps)
       product_of.column_tile(K, size, block, {
         label = stage.name, mode = mode, steps = steps, a = { p = p.x:at(k0), row = a.row, step = 1 },

@@ -49,7 +49,7 @@ end
 function M.plan(plan, stage)
   local sets, cost = {}, nil
   for i, group in ipairs(plan.groups) do
-    sets[i] = { rows = group.used, count = group.count, even = ways.beside(plan.scheme) > 1 }
+    sets[i] = { rows = group.used, count = group.count, even = ways.interleave(plan.scheme) > 1 }
   end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols,
     { steps = tiles.words(plan.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
@@ -129,7 +129,7 @@ local function tiles_of(own, i, run, number, count, at)
   local product, piece = stage.product, own.pieces[i]
   local group, in_rows = piece.group, stage.a.at == "rows"
   local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
-    or { row = ways.beside(plan.scheme), step = group.width }
+    or { row = ways.interleave(plan.scheme), step = group.width }
   local function next(n)
     return p.next and fetch.part(plan.fetch, product, p.next, block.width, number + n, own.total)
   end

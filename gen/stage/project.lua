@@ -28,7 +28,7 @@ local function across(c) return c.pairs == "columns" and not c.in_place and 2 or
 function M.plan(plan, stage)
   local weights, cost = stage.letter == "v" and plan.value_weights or plan.weights, nil
   stage.product, cost = tiles.columns(weights, M.keys,
-    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.beside(plan.scheme) > 1,
+    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.interleave(plan.scheme) > 1,
         twice = ways.of(plan.scheme).twice } },
     graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps), order = "rows",
       rounded = stage.c.held or stage.c.pairs and not stage.c.in_place })
@@ -170,7 +170,7 @@ local function record_tiles(K, stage, p, runs)
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
   local function next_of(block, panel, i)
-    return fetched and fetch.beside(fetched, block, p.w, panel, i)
+    return fetched and fetch.of_tile(fetched, block, p.w, panel, i)
   end
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at

@@ -218,7 +218,7 @@ return function(check)
       if row.choice:find "^no products of blocks" then why = row.reason end
     end
     local product = plan.stage.values and plan.stage.values.product
-    check((plan.scheme.deep or 1) == case[2] and (not product or product.steps == case[3]),
+    check((plan.scheme.interleave or 1) == case[2] and (not product or product.steps == case[3]),
       ("%s: %d K steps"):format(words, product and product.steps or 0))
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end

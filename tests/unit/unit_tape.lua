@@ -245,8 +245,8 @@ local function pack_weights(list, weights, packed)
   local function quants(fill, moved)
     local quant = fill.quant
     local to, in_word, group = fill.to + moved.to, 32 // quant.bits, quant.group or fill.steps
-    local deep = list.deep
-    local words = -(-fill.steps // (in_word * deep)) * deep
+    local interleave = list.interleave
+    local words = -(-fill.steps // (in_word * interleave)) * interleave
     for row = 0, words + (quant.beside and -(-fill.steps // group) or 0) - 1 do
       for c = 0, fill.width - 1 do packed.buffer[to + row * fill.width + c] = 0 end
     end
@@ -264,7 +264,7 @@ local function pack_weights(list, weights, packed)
           sum = sum + integers[i]
           local row, bit = k // in_word + beside, k % in_word * quant.bits
           if quant.bytes then bit = k % 4 * 8 + k % 8 // 4 * 4 end
-          local at = to + row // deep * deep * fill.width + c * deep + row % deep
+          local at = to + row // interleave * interleave * fill.width + c * interleave + row % interleave
           local part = (integers[i] & (1 << quant.bits) - 1) << bit
           packed.buffer[at] = packed.buffer[at] | part
         end
@@ -412,7 +412,7 @@ local function content_of(kernels, list, plan)
     out[#out + 1] = ";"
   end
   for _, fn in ipairs(kernels.functions) do out[#out + 1] = fn.name .. fn.content end
-  say { list.lists, list.matrices, list.more, list.deep or false }
+  say { list.lists, list.matrices, list.more, list.interleave or false }
   return table.concat(out, "\n")
 end
 
