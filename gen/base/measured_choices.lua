@@ -126,7 +126,7 @@ return {
                    "sdot, bfmmla and smmla in a cycle" } } },
   { "halves", "products and sums of pairs of half precision",
     "an instruction does twice as many as of float32; operands take half of the memory", rejected = {} },
-  { "apart", "products by a half of a word, whose numbers of weights lie apart",
+  { "deinterleaved", "products by a half of a word, whose weights are deinterleaved",
     "an instruction takes the half by itself, where a word in all lanes takes the time of a product",
     rejected = { { "a word in all lanes", "llvm-mca 22, neon_fp16, gcc: products of minilm reach .61, .81, .70 and " ..
                    ".75 of the rate of neoverse-n1, v1, v2 and apple-m1, by halves .95 on all; of micro .69 to .75, " ..

@@ -30,12 +30,12 @@ end
 
 -- In pairs, so that no chain is long.
 local function joined(t, op, list, name)
-  local w, apart = t.isa.full, 1
-  while apart < #list do
-    for i = 1, #list - apart, 2 * apart do
-      list[i] = t:op(op, w, ("%s%d_%d"):format(name, 2 * apart, i - 1), list[i], list[i + apart])
+  local w, distance = t.isa.full, 1
+  while distance < #list do
+    for i = 1, #list - distance, 2 * distance do
+      list[i] = t:op(op, w, ("%s%d_%d"):format(name, 2 * distance, i - 1), list[i], list[i + distance])
     end
-    apart = 2 * apart
+    distance = 2 * distance
   end
   return list[1]
 end

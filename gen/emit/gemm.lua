@@ -58,7 +58,7 @@ local function quants(t, tile)
         local at = b.p:at(word * b.step + (c - 1) * t.isa.lanes)
         words[c] = t:op("load_words", v.w, "words" .. name, at)
       end
-      vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part * (quant.apart or 1))
+      vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part * (quant.deinterleave or 1))
     end
     return vectors
   end
@@ -101,16 +101,16 @@ end
 
 -- Adds the chains of each sum, those of a pair first: the result is in the first.
 local function joined(t, tile, sums)
-  local apart = 1
-  while apart < #sums do
-    for i = 1, #sums, 2 * apart do
+  local distance = 1
+  while distance < #sums do
+    for i = 1, #sums, 2 * distance do
       for r = 0, rows_of_sums(tile) - 1 do
         for c = 1, #tile.vecs do
-          t:update(sums[i][r][c], tile.scheme.does.add, sums[i][r][c], sums[i + apart][r][c])
+          t:update(sums[i][r][c], tile.scheme.does.add, sums[i][r][c], sums[i + distance][r][c])
         end
       end
     end
-    apart = 2 * apart
+    distance = 2 * distance
   end
   local finish = way_of(tile).finish
   return finish and finish(t, tile, sums[1]) or sums[1]

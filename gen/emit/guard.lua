@@ -48,7 +48,7 @@ end
 M.context = part_of_attend("context", context.block)
 M.products = part_of_attend("scores", score_tiles.products)
 M.tile = part_of_attend("scores", function(K, group, ptrs, tile)
-  if ptrs.apart and tile.pass.ahead then
+  if ptrs.in_turn and tile.pass.ahead then
     score_tiles.products(K, group, ptrs, tile.key, tile.rows or group.keys.rows)
     tile.next = nil
   end
@@ -56,7 +56,7 @@ M.tile = part_of_attend("scores", function(K, group, ptrs, tile)
 end)
 
 -- Whether the products of each tile are made beside the softmax of the one before: where they are made by tile
--- registers. Where a head is done again they stay apart (ptrs.apart).
+-- registers. Where a head is done again they stay apart (ptrs.in_turn).
 function M.is_ahead(K, group)
   return score_tiles.buffered(K) and group.keys.tiles > 1 and not K.full
 end

@@ -114,7 +114,7 @@ local function tile_behind(K, group, at, stop)
 end
 
 -- Whether the last tile of a run has a function of its own, for what is behind it is no tile like others.
-local function ends_apart(K, group, run, stop)
+local function has_own_end(K, group, run, stop)
   if K.plan.scores.masked or not expr.is_const(run.to) or run.to - run.from < 1 then return false end
   local behind = tile_behind(K, group, run.to - 1, stop)
   return not behind or behind.rows < group.keys.rows
@@ -176,8 +176,8 @@ local function block(K, group, ptrs, head, part)
     o_rows = part.first and 0 or plan.attend.breadth,
     behind = function(at) return tile_behind(K, group, at, part.of.to) end,
     each = function(run, tile)
-      local count, alone = run.to - run.from, ptrs.sums and not ptrs.apart
-        and ends_apart(K, group, run, part.of.to)
+      local count, alone = run.to - run.from, ptrs.sums and not ptrs.in_turn
+        and has_own_end(K, group, run, part.of.to)
       K:each("tile", alone and count - 1 or count, tile)
       if alone then tile(count - 1) end
     end,
@@ -236,7 +236,7 @@ function M.pass(K, group, ptrs, head)
   if not known_blocks then context.clear(K, group, ptrs.o, plan.attend.breadth) end
   if guard.is_ahead(K, group) then
     local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
-    ptrs = setmetatable({ sums = sums, apart = head.again }, { __index = ptrs })
+    ptrs = setmetatable({ sums = sums, in_turn = head.again }, { __index = ptrs })
     if not head.again then guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows) end
   end
   lead_tile(K, group, ptrs, head)

@@ -24,7 +24,7 @@ function M.lanes(K, label, group, x)
     -- A word has two rows side by side, or of an odd number two that are half of them apart, the last one zeros.
     local words = tiles.words(x.scheme, x.rows)
     local odd = x.rows % by > 0
-    local step, apart = odd and 1 or by, odd and words or 1
+    local step, distance = odd and 1 or by, odd and words or 1
     local function word(row, alone)
       t:block(function()
         for c, v in ipairs(group.vecs) do
@@ -34,7 +34,7 @@ function M.lanes(K, label, group, x)
           if by > 1 then
             local low = read(v, "0" .. name, at, scale)
             local high = alone and t:op("zero", v.w, "none" .. name)
-              or read(v, "1" .. name, at:at(apart * group.width), scale)
+              or read(v, "1" .. name, at:at(distance * group.width), scale)
             result = t:op(x.scheme.pair, v.w, "pair" .. name, low, high)
           else
             result = read(v, name, at, scale)

@@ -12,17 +12,17 @@ function M.square(t, rows, prefix) return M.blocks(t, rows, prefix, 1) end
 
 -- The same of L / size vectors, as a square of blocks of `size` lanes.
 function M.blocks(t, rows, prefix, size)
-  local isa, apart = t.isa, 1
-  while apart * size < isa.lanes do
+  local isa, distance = t.isa, 1
+  while distance * size < isa.lanes do
     local out = {}
     for i = 0, isa.lanes // size - 1 do
-      if i // apart % 2 == 0 then
-        local a, b, block = rows[i], rows[i + apart], apart * size
+      if i // distance % 2 == 0 then
+        local a, b, block = rows[i], rows[i + distance], distance * size
         out[i] = t:op("trn_lo", isa.full, ("%s%d_%d"):format(prefix, block * 2, i), a, b, block)
-        out[i + apart] = t:op("trn_hi", isa.full, ("%s%d_%d"):format(prefix, block * 2, i + apart), a, b, block)
+        out[i + distance] = t:op("trn_hi", isa.full, ("%s%d_%d"):format(prefix, block * 2, i + distance), a, b, block)
       end
     end
-    rows, apart = out, 2 * apart
+    rows, distance = out, 2 * distance
   end
   return rows
 end
@@ -77,8 +77,8 @@ local function reading(t, w, from)
   end
   return function(name, at, firsts, seconds)
     local first = numbers(name, at, firsts)
-    if not from.apart then return first end
-    local second = seconds > 0 and numbers("second_" .. name, at:at(from.apart), seconds)
+    if not from.distance then return first end
+    local second = seconds > 0 and numbers("second_" .. name, at:at(from.distance), seconds)
       or t:op("zero", w, "none_" .. name)
     return t:op(from.pair, w, "word_" .. name, first, second)
   end
@@ -87,8 +87,8 @@ end
 -- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
 -- columns (d), range of those that are read, if not of all, words, scale, if there is one; of what is no X also letter,
 -- in the text; load, the op that reads it; none, what lanes without a query have; change(w, name, x), what becomes of a
--- vector of XT; apart: a column is of words, which `pair` makes of a number and the one so many behind it, zero in the
--- last word.
+-- vector of XT; distance: a column is of words, which `pair` makes of a number and the one so many behind it, zero in
+-- the last word.
 function M.panel(K, label, group, from, xt)
   local t, isa = K.t, K.plan.isa
   local lanes, d, ld, letter = isa.lanes, from.columns, from.row, from.letter or "X"
@@ -122,7 +122,7 @@ function M.panel(K, label, group, from, xt)
         t:block(function() square(column, columns, whole, group.used % lanes, seconds) end)
       end
     end
-    if from.apart then M.words_apart(K, d, squares) else K:vectors("block", d, squares, own(p)) end
+    if from.distance then M.words_apart(K, d, squares) else K:vectors("block", d, squares, own(p)) end
   end)
 end
 

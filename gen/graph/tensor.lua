@@ -32,9 +32,9 @@ end
 function M.input(name, width) return made(name, "input", { row = width, head = 0 }) end
 
 -- The same with heads: side by side in a row, or each with rows of its own.
-function M.input_of_heads(name, heads, width, rows, apart)
-  return made(name, "input", { heads = heads, width = width, row = apart and width or heads * width,
-                               head = apart and rows * width or width })
+function M.input_of_heads(name, heads, width, rows, by_head)
+  return made(name, "input", { heads = heads, width = width, row = by_head and width or heads * width,
+                               head = by_head and rows * width or width })
 end
 
 -- Y, where rows of all heads become it.

@@ -183,7 +183,7 @@ static int host_pack(lua_State *L) {
   lua_pop(L, 1);
   lua_getfield(L, 1, "interleave");
   packing.deep = luaL_optinteger(L, -1, 1);
-  lua_getfield(L, 1, "apart");
+  lua_getfield(L, 1, "deinterleave");
   packing.apart = luaL_optinteger(L, -1, 0);
   if (lua_getfield(L, 1, "quant") == LUA_TTABLE) {
     packing.quant_bits = (int)integer_in(L, "bits"), packing.quant_group = integer_in(L, "group");

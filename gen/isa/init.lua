@@ -199,14 +199,14 @@ function M.by_blocks(scheme)
     { __index = scheme })
 end
 
-local APART = 2 -- vectors: of the first numbers of words, and of the second ones
+local DEINTERLEAVE = 2 -- vectors: of the first numbers of words, and of the second ones
 
--- A scheme of pairs by a half of a word, where the ISA has such, or nil: operand B is weights. Of `apart` vectors of
--- columns the first one has the first numbers of their words, the second one the second numbers.
+-- A scheme of pairs by a half of a word, where the ISA has such, or nil: operand B is weights. Of `deinterleave`
+-- vectors of columns the first one has the first numbers of their words, the second one the second numbers.
 function M.by_halves(isa, scheme)
   local row = scheme.group > 1 and isa.products[scheme.b.name .. " " .. scheme.b.name].halves
   if not row then return nil end
-  local own = { lane = row.lane, starts = row.starts, rows = row.rows, apart = APART, dup = false }
+  local own = { lane = row.lane, starts = row.starts, rows = row.rows, deinterleave = DEINTERLEAVE, dup = false }
   own[scheme.inner and "inner" or "way"] = "lane"
   return setmetatable(own, { __index = scheme })
 end
@@ -239,10 +239,10 @@ function M.own_products(isa)
 end
 
 -- A scheme whose operand B, weights, is packed as quants of a kind: as float32, and integers with a scale for `group`
--- steps of a column, or (nil) for all of it. Words take registers of a tile as well. apart: columns of a vector.
+-- steps of a column, or (nil) for all of it. Words take registers of a tile as well. deinterleave: columns of a vector.
 function M.quantized(isa, scheme, kind, group)
   local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group, type = kind.type,
-                          beside = group ~= nil, apart = kind.apart and isa.lanes or nil },
+                          beside = group ~= nil, deinterleave = kind.deinterleave and isa.lanes or nil },
                 b = types.f32, scales = not kind.type and types.f32 or nil }
   own.rows = {}
   for order, most in pairs(scheme.rows) do

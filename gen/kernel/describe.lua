@@ -235,7 +235,7 @@ local function buffer_lines(recorded)
 end
 
 -- The shape, what it costs, and how its code is made.
-local function head_lines(recorded, apart)
+local function head_lines(recorded, alone)
   local plan = recorded.plan
   local cfg, tiles = plan.cfg, plan.cost / plan.cpu.fmas
   local lines = { cfg.name, "  command    mhagen gen " .. config.canonical(cfg) } -- in one line, to be copied
@@ -251,7 +251,7 @@ local function head_lines(recorded, apart)
     line("fold", "%s flops are left to do (%.3g of them)", number(plan.folded_flops), plan.folded_flops / plan.flops)
   end
   line("model", "%s cycles of tiles for a batch entry, %s with what ports take beyond FMAs",
-    rounded_up(tiles), rounded_up(tiles + apart))
+    rounded_up(tiles), rounded_up(tiles + alone))
   for _, idle in ipairs(options.idle(plan)) do line(idle[1].key, "%s", idle[2]) end
   line("unrolling", "%s: %s statements of at most %s (code_limit)", cfg.unroll, number(recorded.statements),
     number(cfg.code_limit))
@@ -263,10 +263,10 @@ end
 -- The plan of a kernel. more: { why =, types = }, which tables are wanted besides: the reasons of all choices with what
 -- was rejected; and what other types cost.
 function M.explain(recorded, more)
-  local counts, sum, apart = floor.of(recorded)
+  local counts, sum, alone = floor.of(recorded)
   local lines = {}
   local function add(list) table.move(list, 1, #list, #lines + 1, lines) end
-  add(head_lines(recorded, apart))
+  add(head_lines(recorded, alone))
   add { "phases" }
   for _, line in ipairs(phases(recorded.plan)) do
     local begin, text = line[2]:match("^( *)(.*)$")

@@ -188,7 +188,7 @@ end
 -- How words lie that are not row by row, as an initializer.
 local function interleave_text(interleave) return interleave > 1 and ("  .deep = %d,\n"):format(interleave) or "" end
 
-local function apart_text(columns) return columns > 0 and ("  .apart = %d,\n"):format(columns) or "" end
+local function deinterleave_text(columns) return columns > 0 and ("  .apart = %d,\n"):format(columns) or "" end
 
 -- How numbers are quantized, as initializers.
 local function quant_text(quant)
@@ -322,7 +322,7 @@ function M.kernel(cfg, answer)
   local rows, sizes, instead = pack_text(list, cfg.h)
   local rope, pack_tables = plan.tables_bytes == 0 and rope_text(plan.attend.qk) or "", tables_packing(recorded, list)
   local quant = quant_text(pack.integers(plan)) .. type_text(list) .. interleave_text(list.interleave)
-    .. apart_text(pack.apart(plan))
+    .. deinterleave_text(pack.deinterleave(plan))
   local small = {}
   for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows.terms),

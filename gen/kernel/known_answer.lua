@@ -17,7 +17,7 @@ local template = require "base.template"
 local M = {}
 
 local ALIGN = 64
-local APART = 97 -- from the first number of an array to that of the next one
+local DISTANCE = 97 -- from the first number of an array to that of the next one
 local field_of = { slopes = "alibi", sink_logits = "sink" } -- of mhagen_weights, where packing has another name
 
 -- Bits of a 16-bit word that are kept, and bits that are set. The word then is in [0.5, 1), of either sign.
@@ -67,7 +67,7 @@ function M.of(plan)
                  tables = plan.tables_bytes > 0,
                  runs = cfg.cache == "append" and math.min(2, cfg.seq_kv // cfg.seq) or 1, bytes = 0 }
   local function add(list, name, size, of)
-    local first = APART * count
+    local first = DISTANCE * count
     count, arrays[name] = count + 1, { first = first, count = size, of = of }
     list[#list + 1] = name
     test[of] = math.max(test[of], first + size)

@@ -133,7 +133,7 @@ local function most_of(fraction, samples)
   return fraction + 3 * math.sqrt(fraction * (1 - fraction) / samples) + 3 / samples
 end
 
-local LEAST_APART = 0.75 -- of the cycles of a phase: of shorter ones a profile says too little
+local LEAST_ALONE = 0.75 -- of the cycles of a phase: of shorter ones a profile says too little
 
 -- Adds the floor of the kernel's own operations to a row, as a fraction of its time at least. Phases have one as well,
 -- if they are told apart and long enough. core: the name of the one that it ran on. A core without a row of its own has
@@ -150,14 +150,14 @@ function M.add_floor(row, recorded, core)
   local known = {}
   for _, phase in ipairs(counts) do known[phase.phase] = phase end
   for _, phase in ipairs(row.phases and row.phases.order or {}) do
-    local cycles, apart = 0, 0
+    local cycles, alone = 0, 0
     for name in phase:gmatch("[^+]+") do
-      local own = known[name] or { cycles = 0, apart = 0 }
-      cycles, apart = cycles + own.cycles, apart + own.apart
+      local own = known[name] or { cycles = 0, alone = 0 }
+      cycles, alone = cycles + own.cycles, alone + own.alone
     end
-    if cycles > 0 and apart >= LEAST_APART * cycles then
+    if cycles > 0 and alone >= LEAST_ALONE * cycles then
       table.insert(row.of_floor.order, phase)
-      row.of_floor[phase] = rounded(of_time * apart / most_of(row.phases[phase], row.phases.ticks))
+      row.of_floor[phase] = rounded(of_time * alone / most_of(row.phases[phase], row.phases.ticks))
     end
   end
 end

@@ -53,8 +53,8 @@ for _, fields in ipairs { results.fields, compared } do
   end
 end
 -- A shape is all that a default name tells, but for ISA and unroll.
-local apart = { isa = true, unroll = true }
-function M.in_shape(rule) return grammar.tells(rule) and not apart[rule.key] end
+local of_no_shape = { isa = true, unroll = true }
+function M.in_shape(rule) return grammar.tells(rule) and not of_no_shape[rule.key] end
 for _, rule in ipairs(config.schema) do
   if rule.key ~= "name" then -- which is a field
     add { key = results.column_of(rule.key), unit = "", doc = rule.doc, choices = rule.choices, of_config = true,

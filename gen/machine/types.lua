@@ -97,7 +97,7 @@ M.short_words = { name = "pairs of int8", bytes = 4, c = "int8_pair" }
 --   scores       up to which the error is so, if not 16
 --   type         numbers of this type, which have no scale; else integers times a scale
 --   columns      a scale is that of a column, else that of a group of its rows
---   apart        a vector of words has the first numbers of as many columns as it has lanes, then the second ones
+--   deinterleave  a vector of words has the first numbers of as many columns as it has lanes, then the second ones
 M.quants = {}
 
 function M.add_quant(row)
@@ -105,9 +105,10 @@ function M.add_quant(row)
   M.quants[#M.quants + 1], M.quants[row.name] = row, row
 end
 
-local function add_short(name, op, apart)
+local function add_short(name, op, deinterleave)
   local type = M.by_name[name]
-  M.add_quant { name = name, bits = 16, op = op, ops = { op }, type = type, apart = apart, unit = type.unit,
+  M.add_quant { name = name, bits = 16, op = op, ops = { op }, type = type, deinterleave = deinterleave,
+                unit = type.unit,
                 error = type.error }
 end
 

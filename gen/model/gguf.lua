@@ -94,6 +94,6 @@ return function(file, path, type_size)
     places[i] = { tensor = tensor, first = tensor.at,
                   bytes = elements and tensors.bytes(tensor, elements, size) or tensors.count(tensor) > 0 and 1 or 0 }
   end
-  tensors.apart(places, at.stop)
+  tensors.refuse_overlap(places, at.stop)
   return found, values
 end

@@ -57,7 +57,7 @@ return function(file, path, type_size)
       places[#places + 1] = { tensor = tensor, first = tensor.at, bytes = bytes }
     end
   end
-  tensors.apart(places, file:size())
+  tensors.refuse_overlap(places, file:size())
   if used ~= file:size() - start then
     error({ message = ("%s: tensors take %d bytes of the %d behind the header"):format(
       path, used, file:size() - start) }, 0)

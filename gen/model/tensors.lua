@@ -51,7 +51,7 @@ function M.require_bytes(tensor, bytes, there)
 end
 
 -- Refuses tensors { tensor, first byte, number of bytes } that share one, or do not end before `stop`.
-function M.apart(places, stop)
+function M.refuse_overlap(places, stop)
   table.sort(places, function(a, b) return a.first < b.first end)
   local last
   for _, place in ipairs(places) do

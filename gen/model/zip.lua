@@ -117,6 +117,6 @@ return function(file, path, how)
       places[#places + 1] = { tensor = tensor, first = first, bytes = entry.bytes, sum = entry.sum }
     end
   end
-  tensors.apart(places, list.at)
+  tensors.refuse_overlap(places, list.at)
   return places
 end

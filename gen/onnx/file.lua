@@ -346,7 +346,7 @@ local function read(file, path, type_size, open)
   for _, import in ipairs(raw.opset_import) do
     if (import.domain or "") == "" or import.domain == "ai.onnx" then self.opset = import.version or 0 end
   end
-  for _, list in pairs(self.places) do tensors.apart(list, list[1].stop) end
+  for _, list in pairs(self.places) do tensors.refuse_overlap(list, list[1].stop) end
   return self
 end
 

@@ -123,8 +123,8 @@ local function fullest(counts, cpu)
   return most, port, rates[port]
 end
 
--- For each phase { phase, the counts by port, cycles, port, apart }, of a batch entry; the cycles of all together; and
--- what the phases take beyond FMAs, those of exponentials too, or products of tiles. apart: the cycles of a phase that
+-- For each phase { phase, the counts by port, cycles, port, alone }, of a batch entry; the cycles of all together; and
+-- what the phases take beyond FMAs, those of exponentials too, or products of tiles. alone: the cycles of a phase that
 -- cannot be done while another one is, for a core has so many instructions under way as it enters. facts: those of a
 -- core (machine/cpu.lua) in place of the plan's.
 function M.of(recorded, facts)
@@ -139,7 +139,7 @@ function M.of(recorded, facts)
   for _, counts in ipairs(c.phases) do
     local rate
     counts.cycles, counts.port, rate = fullest(counts, cpu)
-    counts.apart = math.max(0, counts.cycles - (c.entries[counts.phase] or 0) * cpu.under_way / rate)
+    counts.alone = math.max(0, counts.cycles - (c.entries[counts.phase] or 0) * cpu.under_way / rate)
     beyond = beyond + counts.cycles - math.max(counts.fma / cpu.fmas, counts.tile * cpu.tiling.dot)
     for _, port in ipairs(PORTS) do all[port] = (all[port] or 0) + counts[port] end
   end

@@ -158,9 +158,9 @@ function M.sizes(cfg)
 end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
-function M.apart(plan)
-  local quant, spread = plan.weights.quant, ways.spread(plan.scheme)
-  if quant and quant.apart then return quant.apart end
+function M.deinterleave(plan)
+  local quant, spread = plan.weights.quant, ways.deinterleave(plan.scheme)
+  if quant and quant.deinterleave then return quant.deinterleave end
   return spread > 1 and spread * plan.isa.lanes or 0
 end
 
@@ -195,7 +195,8 @@ function M.packing(plan, fingerprint, tables_fingerprint)
   local tables = M.tables(plan, list)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   return with_turns({
-    bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16, apart = M.apart(plan),
+    bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
+    deinterleave = M.deinterleave(plan),
     interleave = list.interleave, quant = M.integers(plan), sizes = sizes, instead = instead }, not tables and qk),
     tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
                             sizes = sizes, instead = {} }, qk)

@@ -125,8 +125,8 @@ function M.rewrite(plan, list)
     return best
   end
   -- What stands between Wq and Wk is another matrix for each query and key.
-  local apart = #scores.changes > 0 or graph.find(list, "attend").qk
-  if not apart and keys_allowed(cfg) then
+  local separate = #scores.changes > 0 or graph.find(list, "attend").qk
+  if not separate and keys_allowed(cfg) then
     list = least("keys", "queries", rewrites.absorb_keys, rewrites.merge_keys)
   end
   return least("values", "output", rewrites.absorb_values, rewrites.merge_values)

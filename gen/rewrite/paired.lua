@@ -109,12 +109,12 @@ function M.choose(plan, list)
   end
   if #list > 1 and not plan.scheme.integers then
     choose("scheme", "projections", against_projections, {})
-    local apart = isas.by_halves(plan.isa, chosen.scheme)
-    if apart and plan.cfg.q_lanes == "queries" then
+    local by_halves = isas.by_halves(plan.isa, chosen.scheme)
+    if by_halves and plan.cfg.q_lanes == "queries" then
       choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
-    elseif apart then
-      chosen.scheme = apart
-      choices.add(plan.why, "apart")
+    elseif by_halves then
+      chosen.scheme = by_halves
+      choices.add(plan.why, "deinterleaved")
     end
   end
   choose("attend_scheme", "attention", against_attention, against_tiles)
@@ -152,8 +152,8 @@ function M.rewrite(plan, list)
   if plan.attend_scheme.group > 1 then
     for name, mark in pairs(marks) do
       local stage = graph.projection(list, name)
-      local apart = name == "keys" and ragged
-      if stage and stage.c.at == "workspace" and not (stage.c.staged or apart) then
+      local by_halves = name == "keys" and ragged
+      if stage and stage.c.at == "workspace" and not (stage.c.staged or by_halves) then
         mark(plan, stage.c)
         stage.c.in_place = stage.qk ~= nil
       end

@@ -249,7 +249,7 @@ function M.cost(target, rows, vecs, steps, a_order)
   if way.cost then return way.cost(target, rows, vecs, steps) end
   local isa, cpu, interleave = target.isa, target.cpu, ways.interleave(scheme)
   local fma = slots_of(target, vecs)
-  if ways.spread(scheme) > 1 then fma = M.round_up(fma, ways.spread(scheme)) end
+  if ways.deinterleave(scheme) > 1 then fma = M.round_up(fma, ways.deinterleave(scheme)) end
   steps, rows = M.ceil_div(steps, interleave), M.round_up(rows, interleave)
   local bytes = scheme.b.bytes * isa.lanes * #vecs * interleave
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
@@ -370,9 +370,10 @@ end
 function M.columns(target, keys, sets, columns, sum)
   local steps, a_order = sum.steps, sum.order
   local isa, best, best_cost = target.isa, nil, nil
-  local apart = target.scheme.quant and target.scheme.quant.apart
+  local deinterleave = target.scheme.quant and target.scheme.quant.deinterleave
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
-    local product = { blocks = M.vector_blocks(isa, columns, vectors, apart, ways.spread(target.scheme)), runs = {} }
+    local product = { blocks = M.vector_blocks(isa, columns, vectors, deinterleave, ways.deinterleave(target.scheme)),
+      runs = {} }
     local product_cost = 0
     for i, set in ipairs(sets) do
       local function cost(tile_rows)

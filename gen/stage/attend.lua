@@ -20,7 +20,7 @@ local M = { phase = "attend", title = "attend", per = "heads", axes = attention.
             cycles = attention.cycles }
 
 -- Words of a query of a head as products read them, zeros among them, where these have no room in its place; or nil.
-local function apart_words(plan)
+local function pair_words(plan)
   local scheme, depth = plan.attend_scheme, plan.attend.depth
   local words, rows = tiles.padded(scheme, tiles.words(scheme, depth)), attention.query_rows(plan)
   return not (rows and rows.paired) and words > depth and words or nil
@@ -107,12 +107,12 @@ local function operand(own, ptrs, kv)
     end
     q = applied(own, key_query, kv, q or own.p.xt, own:scratch "kq")
   end
-  local apart = apart_words(plan) and own:scratch "q_pairs"
+  local q_pairs = pair_words(plan) and own:scratch "q_pairs"
   if not (own.rows and own.rows.paired) then
-    rounding.lanes(K, "scaled_queries", group, { p = q, to = apart, rows = plan.attend.depth,
+    rounding.lanes(K, "scaled_queries", group, { p = q, to = q_pairs, rows = plan.attend.depth,
                                                  scale = plan.attend.late, scheme = plan.attend_scheme })
   end
-  return (apart or q):as(plan.attend_scheme.held)
+  return (q_pairs or q):as(plan.attend_scheme.held)
 end
 
 local function one_head(own, i, kv)
@@ -202,11 +202,11 @@ end
 -- Of the widest group and one task: queries, those with Wk applied, weights, statistics, context before Wv is applied,
 -- and the context that becomes rows of y.
 function M.sections(plan, stage, add)
-  local in_list, scored, apart = plan.stage, plan.attend_scheme.held, apart_words(plan)
+  local in_list, scored, q_pairs = plan.stage, plan.attend_scheme.held, pair_words(plan)
   local function add_task(...) attention.add_rows(plan, add, ...) end
   attention.query_sections(plan, add)
   if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end
-  if apart then add_task("q_pairs", "Q of a head in pairs", apart, scored) end
+  if q_pairs then add_task("q_pairs", "Q of a head in pairs", q_pairs, scored) end
   add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
   add_task("stats", "statistics", statistics.count(plan.scores))
   add("task", { name = "steady", doc = "whether maxima may rise", count = plan.isa.lanes })

@@ -35,13 +35,13 @@ end
 
 -- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head there
 -- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them, or
--- become such, a number and the one so many behind it (`apart`). Or nil.
+-- become such, a number and the one so many behind it (`distance`). Or nil.
 function M.query_rows(plan)
   local projected, given, attend = plan.stage.queries, plan.attend.queries, plan.attend
   local tensor = projected and projected.c or given
   if tensor and not attend.qk and conversions.ragged(plan, attend) and fewer_squares(plan, tensor, attend.depth) then
     local words = tiles.words(plan.attend_scheme, attend.depth)
-    return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), apart = words,
+    return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), distance = words,
              paired = true, scale = attend.late or given and attend.scale }
   end
   if projected and projected.c.pairs then
@@ -53,11 +53,11 @@ function M.query_rows(plan)
 end
 
 -- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
--- at: where it is there; lane: the first of its rows where these are lanes, of which a head has `height`. apart: each
--- head becomes words.
-function M.each_matrix(K, tensor, width, height, build, apart)
+-- at: where it is there; lane: the first of its rows where these are lanes, of which a head has `height`. distance:
+-- each head becomes words.
+function M.each_matrix(K, tensor, width, height, build, distance)
   local hb = K.plan.hb
-  if tensor.head == height and width == height and not apart then return build(hb * width, 0, 0) end
+  if tensor.head == height and width == height and not distance then return build(hb * width, 0, 0) end
   K:each("head", hb, function(i) build(width, i * tensor.head, i * height) end)
 end
 
@@ -107,9 +107,9 @@ local function queries_in_lanes(own, in_lanes)
     M.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, lane)
       transpose.panel(K, "queries_lanes", group,
         { p = own.p.queries:at(at), row = rows.tensor.row, columns = columns, scale = rows.scale,
-          apart = rows.apart, pair = plan.attend_scheme.pair }, q:at(lane * group.width))
+          distance = rows.distance, pair = plan.attend_scheme.pair }, q:at(lane * group.width))
       context_of.clear(K, group, q:at((lane + rows.width) * group.width), rows.height - rows.width)
-    end, rows.apart)
+    end, rows.distance)
   elseif query then
     q = own:scratch "q"
     apply.record(K, query, { group = group, packed = own.p.packed, head = 0, b = own.p.xt, c = q })

@@ -23,7 +23,7 @@ local PASSES = 4
 
 -- Whether rows of an input lie so far apart that those of a block of keys crowd their sets of the nearest cache. Rows
 -- of a copy, of so many numbers each, must not.
-local function apart(plan, attend, input, row)
+local function crowds(plan, attend, input, row)
   local passes, rows = 0, math.min(groups.key_block(plan), plan.cfg.seq_kv)
   for _, group in ipairs(plan.groups) do passes = passes + group.count * attend.share end
   local found = passes >= PASSES and tiles.crowded(plan.cpu, rows, input.row) and not tiles.crowded(plan.cpu, rows, row)
@@ -43,7 +43,7 @@ function M.rewrite(plan, list)
     local row = tiles.round_up(heads * width, plan.isa.lanes)
     local ragged = name == "keys" and conversions.ragged(plan, attend) -- key_rows copies them
     local touched = attend.touches and (input.grows or input.type or not ragged and (plan.scores.masked and spilling
-      or input.heads and apart(plan, attend, input, row)))
+      or input.heads and crowds(plan, attend, input, row)))
     local qk = name == "keys" and not cached and attend.qk or nil
     local in_pairs = plan.attend_scheme.group > 1 and not (input.pairs or ragged)
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.

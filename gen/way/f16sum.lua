@@ -106,11 +106,12 @@ end
 
 -- The sum of both halves, from p.totals: in lanes that follow each other, or in those of vectors that do.
 local function both(t, tile, p, at)
-  local half, apart, op = {}, tile.scheme.apart, "add_pairs"
+  local half, deinterleave, op = {}, tile.scheme.deinterleave, "add_pairs"
   for i = 0, 1 do
     local place, part = at, i
-    if apart then
-      place, part, op = { r = at.r, c = (at.c - 1) // apart * apart + i + 1 }, (at.c - 1) % apart, "add"
+    if deinterleave then
+      place, part, op = { r = at.r, c = (at.c - 1) // deinterleave * deinterleave + i + 1 }, (at.c - 1) % deinterleave,
+        "add"
     end
     half[i] = t:op("load", at.v.w, ("half%d_%s"):format(i, at.name), half_slot(t, tile, p.totals, place, part))
   end
@@ -141,12 +142,12 @@ end
 
 -- Makes a tile again with sums in float32, where others are not finite.
 local function again(K, tile, p, target)
-  local t, apart = K.t, tile.scheme.apart
-  local scheme = setmetatable({ op = "dot_halves", way = "outer", apart = false, starts = false },
+  local t, deinterleave = K.t, tile.scheme.deinterleave
+  local scheme = setmetatable({ op = "dot_halves", way = "outer", deinterleave = false, starts = false },
                                { __index = tile.scheme })
   local inner = { scheme = scheme, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
                   a = { p = p.a, row = tile.a.row, step = tile.a.step },
-                  b = { p = p.b, step = tile.b.step, value = apart and words_of(t) } }
+                  b = { p = p.b, step = tile.b.step, value = deinterleave and words_of(t) } }
   tile.code.run(inner, tile.code.sums(t, inner), ends(t, tile, p, target, { apply = function(value, at)
     local w, own = at.v.w, both(t, tile, p, at)
     local none = t:op("mul", w, "none_" .. at.name, own, t:op("zero", w, "zero_" .. at.name)) -- NaN if it is not finite
@@ -177,16 +178,18 @@ local function finite(t, tile, p)
 end
 
 -- The vectors of a tile's sums: all that lie together in operand B, be columns in them or not.
-local function vectors_of(tile, apart)
+local function vectors_of(tile, deinterleave)
   local vecs = {}
-  for c = 1, math.ceil(#tile.vecs / (apart or 1)) * (apart or 1) do vecs[c] = tile.vecs[c] or tile.vecs[1] end
+  for c = 1, math.ceil(#tile.vecs / (deinterleave or 1)) * (deinterleave or 1) do
+    vecs[c] = tile.vecs[c] or tile.vecs[1]
+  end
   return vecs
 end
 
 -- The function of a tile, as emit/product.lua has it. code has functions of that: sums, of a tile; run, an epilogue;
 -- store, its last step; target(K, tile, c), where the tile goes.
 function M.alone(K, tile, code)
-  local t, vecs = K.t, vectors_of(tile, tile.b.scheme.apart)
+  local t, vecs = K.t, vectors_of(tile, tile.b.scheme.deinterleave)
   tile.across, tile.code, tile.scheme = #vecs, code, tile.b.scheme
   local size = tile.rows * #vecs * K.plan.isa.lanes
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }

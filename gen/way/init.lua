@@ -61,10 +61,12 @@ function M.of(scheme) return M.list[scheme.way] end
 -- Words of a row that lie side by side with those of as many rows, which an instruction takes at once; and vectors of
 -- operand B that the numbers of a word are spread over.
 function M.interleave(scheme) return scheme.interleave or 1 end
-function M.spread(scheme) return scheme.apart or 1 end
+function M.deinterleave(scheme) return scheme.deinterleave or 1 end
 
 -- Why weights are operand B, or nil.
-function M.columns(scheme) return scheme.interleave and M.list.block.columns or scheme.apart and M.list.lane.columns end
+function M.columns(scheme)
+  return scheme.interleave and M.list.block.columns or scheme.deinterleave and M.list.lane.columns
+end
 
 -- Those of several schemes, each once.
 function M.of_all(products)

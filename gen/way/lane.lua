@@ -1,7 +1,7 @@
 -- Vectors of B times a lane of a vector of A, where A is contiguous from row to row or from step to step. What is left
--- over of a vector's lanes goes the way of every ISA. Where numbers of words lie apart (`apart`, isa/init.lua), a
--- vector of B has their first or their second numbers. It meets that half of a lane. What is left over is a vector with
--- fewer numbers.
+-- over of a vector's lanes goes the way of every ISA. Where numbers of words lie apart (`deinterleave`, isa/init.lua),
+-- a vector of B has their first or their second numbers. It meets that half of a lane. What is left over is a vector
+-- with fewer numbers.
 
 local outer = require "way.outer"
 
@@ -13,7 +13,7 @@ function M.together(t, tile) return tile.a.step == 1 and tile.a.row ~= 1 and t.i
 
 function M.steps(t, tile, block)
   local lanes, full, a, rest = t.isa.lanes, t.isa.full, tile.a, outer.steps(t, tile, block)
-  local apart = tile.scheme.apart
+  local deinterleave = tile.scheme.deinterleave
   local held -- vectors of A
   local function read(r, step, left)
     local at, name = a.p:at(step.k * a.step + r * a.row), ("a_r%d%s"):format(r, step.tag)
@@ -22,7 +22,7 @@ function M.steps(t, tile, block)
   end
   local function fma(r, b, acc, vector, lane)
     for c, v in ipairs(tile.vecs) do
-      local n = apart and lane * apart + (c - 1) % apart or lane
+      local n = deinterleave and lane * deinterleave + (c - 1) % deinterleave or lane
       if acc[c] then
         t:update(acc[c], tile.scheme.lane, b[c], vector, acc[c], n)
       else
@@ -30,7 +30,7 @@ function M.steps(t, tile, block)
       end
     end
   end
-  local function by_lane(count) return apart and count or count - count % lanes end
+  local function by_lane(count) return deinterleave and count or count - count % lanes end
 
   if a.row == 1 then
     local whole = by_lane(tile.rows)

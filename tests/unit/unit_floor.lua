@@ -28,8 +28,8 @@ return function(check)
 
   local output
   for _, phase in ipairs(counts) do output = phase.phase == "output" and phase or output end
-  check(output.apart >= 0.75 * output.cycles, "floor: the phase output is too short here")
-  near(row_of(2, 0.25).output, output.apart / (2 * sum * 0.25), "the phase output of a fourth of the time")
+  check(output.alone >= 0.75 * output.cycles, "floor: the phase output is too short here")
+  near(row_of(2, 0.25).output, output.alone / (2 * sum * 0.25), "the phase output of a fourth of the time")
 
   -- A core without a row of facts has no floor.
   local unknown = { phases = { order = {} } }

@@ -273,13 +273,14 @@ local function pack_weights(list, weights, packed)
     end
   end
   local function pairs_of(fill, moved)
-    local to, apart = fill.to + moved.to, list.apart
+    local to, deinterleave = fill.to + moved.to, list.deinterleave
     for row = 0, -(-fill.steps // 2) - 1 do
       for c = 0, fill.width - 1 do packed.buffer[to + row * fill.width + c] = 0 end
     end
     for k = 0, fill.steps - 1 do
       for c = 0, fill.width - 1 do
-        local at = apart > 0 and (2 * (c // apart) + k % 2) * apart + c % apart or 2 * c + k % 2
+        local at = deinterleave > 0 and (2 * (c // deinterleave) + k % 2) * deinterleave + c % deinterleave
+          or 2 * c + k % 2
         local word = to + k // 2 * fill.width + at // 2
         local bits = shorts[list.f16 and "f16" or "bf16"](float32(element_of(fill, moved, k, c)))
         packed.buffer[word] = packed.buffer[word] | bits << at % 2 * 16
@@ -438,7 +439,7 @@ local function kernel_of(text, kv_len)
     return evaluate.buffer(name, size, function() return 0.0 / 0.0 end)
   end
   local list = pack.list(plan)
-  list.apart = pack.apart(plan)
+  list.deinterleave = pack.deinterleave(plan)
   local content = content_of(kernels, list, plan)
   if ran[content] then return end -- ISAs that differ in types alone record the same of float32
   ran[content] = true
