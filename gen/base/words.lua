@@ -56,10 +56,10 @@ end
 -- The tiles of a product with vectors over columns.
 function M.column_tiles(product)
   local words = {}
-  for _, block in ipairs(product.blocks) do
+  for _, panels in ipairs(product.panel_runs) do
     for _, runs in ipairs(product.runs) do
       for _, run in ipairs(runs) do
-        local word = ("%dx%d"):format(run.size, block.used)
+        local word = ("%dx%d"):format(run.size, panels.used)
         if not words[word] then words[#words + 1] = word end
         words[word] = true
       end

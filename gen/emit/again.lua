@@ -51,7 +51,7 @@ local function head_again(K, group, ptrs, span)
     local t, one = K.t, { span = score.own_span(p, span), again = true }
     p.reads = p
     head.raise(K, group, p, one)
-    t:block(function()
+    t:scope(function()
       statistics.each(K, group, p.stats, function(w, name, load, put)
         local most = t:op("set", w, "most_" .. name, softmax.accepted)
         local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
@@ -99,7 +99,7 @@ end
 -- build gets a function that marks the bad lanes by an infinite sum.
 local function unless_good(K, group, ptrs, attempt, build)
   local t, stats = K.t, ptrs.stats
-  t:block(function()
+  t:scope(function()
     local both, below, accepted = {}, {}, {}
     for c, v in ipairs(group.vecs) do
       local function name(word) return ("%s%d_c%d"):format(word, attempt, c - 1) end
@@ -139,7 +139,7 @@ function M.check(K, group, ptrs, span)
         return head_again(K, group, ptrs, span)
       end
       if has_later(K, group) then
-        K.t:block(function()
+        K.t:scope(function()
           statistics.each(K, group, ptrs.stats, function(w, name, _, put)
             put("late", K.t:op("zero", w, "late_" .. name))
           end)

@@ -42,7 +42,7 @@ function Code:part(name, doc, params, build, kind)
   local t, values = self.t, {}
   if self.full and not kind then
     for _, p in ipairs(params) do values[p[1]] = p[3] end
-    t:block(function()
+    t:scope(function()
       t:note(name)
       build(values)
     end)
@@ -115,10 +115,10 @@ function Code:covered(n, build)
   local isa, t = self.plan.isa, self.t
   local whole = n // isa.lanes
   self:each("i", whole, function(i)
-    t:block(function() build({ w = isa.full, used = isa.lanes }, i * isa.lanes, "") end)
+    t:scope(function() build({ w = isa.full, used = isa.lanes }, i * isa.lanes, "") end)
   end)
   for _, v in ipairs(isas.cover(isa, n % isa.lanes)) do
-    t:block(function() build(v, whole * isa.lanes, "_tail") end)
+    t:scope(function() build(v, whole * isa.lanes, "_tail") end)
   end
 end
 

@@ -48,7 +48,7 @@ end
 -- what is there; final, the last one; filtered, without values of hidden keys.
 function M.block(K, group, ptrs, block)
   local t, plan, operand = K.t, K.plan, M.steps(K.plan)
-  local tile_steps = ways.of(plan.attend_scheme).blocks(plan.attend_scheme)
+  local tile_steps = ways.of(plan.attend_scheme).tile_words(plan.attend_scheme)
   -- With the filter time is no matter: the smallest tiles.
   local least = ptrs.context and 2 or 1
   local runs = block.filtered and tiles.rows_in(plan.attend.breadth, least, least > 1) or group.context
@@ -110,7 +110,7 @@ function M.clear(K, group, o, rows)
   local t = K.t
   K:each("row", rows, function(r)
     for c, v in ipairs(group.vecs) do
-      t:block(function()
+      t:scope(function()
         t:op("store", v.w, nil, o:at(r * group.width + (c - 1) * group.lanes), t:op("zero", v.w, "zero_c" .. c - 1))
       end)
     end

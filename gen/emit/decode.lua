@@ -90,7 +90,7 @@ local function products(K, at, row, store)
       "prefetch")
   end
   K:vectors("i", plan.attend.depth, function(column, used)
-    t:block(function()
+    t:scope(function()
       local queries = {}
       for h = 0, heads - 1 do
         queries[h] = t:read("load", w, "query_h" .. h, at.q:at(h * at.q_head + column), used)
@@ -104,7 +104,7 @@ local function products(K, at, row, store)
   end)
   local own = w.lanes // heads -- keys of a head in a vector
   for c = 0, keys // own - 1 do
-    t:block(function()
+    t:scope(function()
       local list = {}
       for i = 0, w.lanes - 1 do list[i] = acc[(c * own + i % own) * heads + i // own] end
       store(c, transpose.sums(t, list))
@@ -132,17 +132,17 @@ local function score_tile(K, p, at)
     return products(K, at, function(r) return r end, function(c, sum) finish(0, c, sum) end)
   end
   K:each("part", heads, function(part)
-    t:block(function()
+    t:scope(function()
       products(K, at, function(r) return r // own * w.lanes + part * own + r % own end,
         function(c, sum) t:op("store", w, nil, place(part, c), sum) end)
     end)
   end)
   for c = 0, step.keys // w.lanes - 1 do
-    t:block(function()
+    t:scope(function()
       local parts = {}
       for h = 0, heads - 1 do parts[h] = t:op("load", w, "part_r" .. h, place(h, c)) end
       parts = transpose.blocks(t, parts, "t", own)
-      for h = 0, heads - 1 do t:block(function() finish(h, c, parts[h]) end) end
+      for h = 0, heads - 1 do t:scope(function() finish(h, c, parts[h]) end) end
     end)
   end
 end
@@ -165,7 +165,7 @@ local function scores_of(K, step, ptrs)
       local later = step.ahead and t:int("later", expr.min(i + step.ahead.tiles, tiles - 1))
       local next = later and t:int("next", first_of(later))
       K:each("head", plan.attend.share // step.heads, function(g)
-        t:block(function()
+        t:scope(function()
           local origin, h = plan.scores.rises
             and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1), g * step.heads
           score_tile(K, p, { key = key, k = p.k:at(key * keys.row), next = next and p.k:at(next * keys.row),
@@ -183,7 +183,7 @@ end
 local function blocks_of(K, from, count, build)
   local size = step_of.VECTORS * K.plan.isa.lanes
   K:each("block", expr.ceil_div(count, size), function(b)
-    K.t:block(function()
+    K.t:scope(function()
       local vectors = {}
       for i = 0, step_of.VECTORS - 1 do vectors[i + 1] = from:at(b * size + i * K.plan.isa.lanes) end
       build(vectors)
@@ -200,7 +200,7 @@ local function without_keys(K, ptrs)
     local t, w = K.t, K.plan.isa.full
     local seen = t:start("zero", w, "seen")
     K:each("key", p.stop - p.first, function(i)
-      t:block(function()
+      t:scope(function()
         local out = context.hidden(t, w, p.mask:at(p.first + i))
         t:update(seen, "add", seen, t:op("zero_if", w, "counts", out, t:op("set", w, "one", 1.0)))
       end)
@@ -277,7 +277,7 @@ local function probs_of(K, ptrs)
     local least = probs.least(t, w, "", t:op("load", w, "all", p.sums))
     local first, last = t:op("index", w, "first_key", p.first), t:op("index", w, "last_key", p.stop - 1)
     K:vectors("i", K.plan.cfg.seq_kv, function(at, used)
-      t:block(function()
+      t:scope(function()
         local key = t:op("add", w, "key", t:op("iota", w, "lane"), t:op("index", w, "from", at))
         local value = probs.normal(t, w, "_key", t:op("load", w, "weight", p.p:at(at)), inverse, least)
         value = t:op("zero_if", w, "late", t:op("lt", w, "behind", last, key), value)
@@ -300,7 +300,7 @@ local function clear(K, out, weights)
     if not weights then return end
     K:each("head", K.plan.attend.share, function(h)
       K:vectors("i", cfg.seq_kv, function(at, used)
-        t:block(function()
+        t:scope(function()
           t:write(w, p.probs:at(h * (cfg.seq * cfg.seq_kv) + at), t:op("zero", w, "zero"), used)
         end)
       end)

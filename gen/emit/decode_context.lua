@@ -25,19 +25,19 @@ function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bia
 -- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of,
 -- where it is no operand as it lies; next: rows that are fetched meanwhile.
 local function context_tile(K, step, tile)
-  local t, block, run = K.t, tile.block, tile.run
+  local t, panels, run = K.t, tile.panels, tile.run
   local literal = expr.is_const(tile.keys)
   local params = { { "p", "in", tile.p }, { "v", "in", tile.v }, { "o", "out", tile.o } }
   if not literal then params[#params + 1] = { "keys", "int", tile.keys } end
   if tile.scales then params[#params + 1] = { "scales", "in", tile.scales } end
   if tile.next then params[#params + 1] = { "next", "in", tile.next } end
-  K:part(("step_context_%dx%d%s"):format(run.size, block.used, literal and "_k" .. tile.keys or "") .. tile.name,
+  K:part(("step_context_%dx%d%s"):format(run.size, panels.used, literal and "_k" .. tile.keys or "") .. tile.name,
     ("%d row%s of the context of %d columns, added to what is there."):format(run.size, run.size > 1 and "s" or "",
-      block.used), params, function(p)
+      panels.used), params, function(p)
     local unroll, chains = 1, 1
-    if literal then unroll, chains = K:summing(K.plan.attend_scheme, run.size, #block.vecs, tile.keys) end
+    if literal then unroll, chains = K:summing(K.plan.attend_scheme, run.size, #panels.vecs, tile.keys) end
     local inner = {
-      scheme = K.plan.attend_scheme, rows = run.size, vecs = block.vecs,
+      scheme = K.plan.attend_scheme, rows = run.size, vecs = panels.vecs,
       steps = literal and tile.keys, blocks = p.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
       b = { p = p.v, step = tile.row, moving = {} }, init = gemm.from_zero(t),
@@ -51,7 +51,7 @@ local function context_tile(K, step, tile)
     end
     if p.next then
       local bytes = tile.of.type.stored.bytes
-      function inner.b.fetch(k) fetch(K.t, bytes, block.used, p.next:at(k * tile.row), "prefetch") end
+      function inner.b.fetch(k) fetch(K.t, bytes, panels.used, p.next:at(k * tile.row), "prefetch") end
     end
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })
@@ -66,10 +66,10 @@ local function seen_values(K, ptrs)
   K:part("step_values", "Values, but zeros in the place of those that a mask hides.", params, function(p)
     local t, w, values = K.t, K.plan.isa.full, K.plan.attend.values
     K:each("key", p.keys, function(i)
-      t:block(function()
+      t:scope(function()
         local out = M.hidden(t, w, p.mask:at(i))
         K:vectors("i", K.plan.attend.breadth, function(at, used)
-          t:block(function()
+          t:scope(function()
             local value = widening.value(K, values, { w = w, used = used }, "value", p.v:at(i * values.row + at),
               p.scales and p.scales:at(i))
             local seen = t:op("zero_if", w, "seen_value", out, value)
@@ -88,7 +88,7 @@ local function scale_weights(K, step, ptrs, from)
   local t, w = K.t, K.plan.isa.full
   K:each("head", K.plan.attend.share, function(h)
     K:vectors("i", step.block, function(at, used)
-      t:block(function()
+      t:scope(function()
         local place = ptrs.p:at(h * step.p_row + from + at)
         local weight = t:read("load", w, "weight", place, used)
         local none = t:op("lt", w, "small", weight, t:op("set", w, "least", LEAST))
@@ -118,10 +118,10 @@ local function context_block(K, step, ptrs, from, keys, next)
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
-      product_of.each_panel(K, step.product, function(block, j)
-        local column = j * block.width + block.at
+      product_of.each_panel(K, step.product, function(panels, j)
+        local column = j * panels.width + panels.at
         context_tile(K, step, setmetatable({
-          run = run, block = block, keys = keys, p = ptrs.p:at(row * step.p_row + from),
+          run = run, panels = panels, keys = keys, p = ptrs.p:at(row * step.p_row + from),
           v = tile.v:at(column), next = tile.next and tile.next:at(column),
           o = ptrs.o:at(row * step.product.ld + column),
         }, { __index = tile }))
@@ -135,7 +135,7 @@ function M.each_vector(K, build, only)
   local w = K.plan.isa.full
   local function columns(h)
     K:vectors("i", K.plan.attend.breadth, function(at, used)
-      K.t:block(function() build(h, at, used, w) end)
+      K.t:scope(function() build(h, at, used, w) end)
     end)
   end
   if only then return columns(only) end

@@ -134,7 +134,7 @@ end
 -- The tiles of a block, and again where m has to rise. Whether that is so has no influence on other lanes.
 local function guarded_block(K, group, ptrs, part)
   local t, plan = K.t, K.plan
-  t:block(function()
+  t:scope(function()
     local w = group.vecs[1].w
     statistics.each(K, group, ptrs.stats, function(_, _, load, put) put("before", load("sum", "sum_before")) end)
     local on = t:op("lt", w, "on", t:op("zero", w, "off"), t:op("load", w, "task_mode", ptrs.steady))

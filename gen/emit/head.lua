@@ -31,7 +31,7 @@ end
 -- head: span; again, where the m of the first attempt is kept.
 function M.raise(K, group, ptrs, head)
   local t, scores, span = K.t, K.plan.scores, head.span
-  t:block(function()
+  t:scope(function()
     statistics.each(K, group, ptrs.stats, function(w, name, load, put)
       local none = t:op("set", w, "none_" .. name, math.huge)
       if scores.keyless and (scores.bounds.first or #scores.hides > 0) then
@@ -93,7 +93,7 @@ end
 
 local function invert_sums(K, group, ptrs)
   local t, stats = K.t, ptrs.stats
-  t:block(function()
+  t:scope(function()
     statistics.each(K, group, stats, function(w, name, load, put)
       local sum = add_extras(K, ptrs, load "sum", { w = w, name = name, load = load, put = put })
       put("inverse", softmax.inverse(t, w, name, sum, K.plan.scores.keyless and K.plan))
@@ -122,7 +122,7 @@ end
 
 -- Puts what tiles begin with, by a function of emit/begin.lua.
 local function put_begin(K, group, ptrs, by)
-  K.t:block(function()
+  K.t:scope(function()
     statistics.each(K, group, ptrs.stats, function(...) begin[by](K.t, K.plan, ...) end)
   end)
 end

@@ -43,7 +43,7 @@ function M.row(K, group, from, to, range)
   if range then name, which = "mask_row_" .. group.name, "some" end
   K:part(name, ("Biases of %s keys from a mask, in base 2."):format(which), params, function(p)
     K:vectors("block", cfg.seq_kv, function(key, count)
-      t:block(function()
+      t:scope(function()
         local x = t:read(kind.load, w, "given", p.mask:at(key), count)
         t:op("store", w, nil, p.biases:at(key), kind.bias(t, w, "given", x))
       end)

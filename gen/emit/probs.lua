@@ -26,7 +26,7 @@ local function write(K, group, ptrs, what)
     local own = score.own_span(p, ptrs.span)
     local function clear(from, count)
       K:each("row", count, function(i)
-        t:block(function()
+        t:scope(function()
           for c = 1, #group.vecs do
             t:op("store", isa.full, nil, p.p:at((from + i) * group.width + (c - 1) * lanes),
               what.none("none_c" .. c - 1))
@@ -59,7 +59,7 @@ local function write(K, group, ptrs, what)
           { at = p[what.to]:at(key), row = m, columns = count, asked = p.asked })
       end
     end
-    K:vectors("block", m, function(key, count) t:block(function() squares(key, count) end) end)
+    K:vectors("block", m, function(key, count) t:scope(function() squares(key, count) end) end)
   end)
 end
 

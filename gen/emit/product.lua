@@ -21,8 +21,8 @@ end
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
 -- multiplies it, and for integers also their scales, which lie behind the words of a group. next: what is fetched
 -- meanwhile, if something is (fetch.part), among it the scales of a later group, next_scales.
-function M.operand(product, block, panel, k0, next)
-  local own, width = product.scheme, block.width
+function M.operand(product, panels, panel, k0, next)
+  local own, width = product.scheme, panels.width
   local quant, in_step = own.quant, tiles.in_step(own)
   local group, words = tiles.group_steps(own), tiles.ceil_div(product.steps, in_step)
   local before = group and expr.div(k0, group) or 0 -- groups, each with a row of scales
@@ -58,9 +58,9 @@ local function operand_b(K, tile, p)
   if not next then return b end
   local bytes = scheme.b.bytes
   b.moving = { { p = next, step = numbers } }
-  local block = ways.of(scheme).blocks(scheme)
-  if block then
-    function b.fetch(k) fetch(t, bytes, block * numbers, next:at(k * numbers), "prefetch_far") end
+  local tile_words = ways.of(scheme).tile_words(scheme)
+  if tile_words then
+    function b.fetch(k) fetch(t, bytes, tile_words * numbers, next:at(k * numbers), "prefetch_far") end
   elseif tile.b.far then
     function b.fetch_block(steps) fetch(t, bytes, steps * numbers, next, "prefetch_far") end
   else
@@ -171,9 +171,9 @@ end
 
 -- What a tile with vectors over columns is, those of a panel. tile: label, mode, steps, a, b, the operand of its chunk,
 -- bias and c.
-local function of_columns(rows, block, tile)
-  return { name = ("%s_%dx%d"):format(tile.label, rows, block.used),
-           text = ("A tile of %d rows and %d columns"):format(rows, block.used), rows = rows, vecs = block.vecs,
+local function of_columns(rows, panels, tile)
+  return { name = ("%s_%dx%d"):format(tile.label, rows, panels.used),
+           text = ("A tile of %d rows and %d columns"):format(rows, panels.used), rows = rows, vecs = panels.vecs,
            mode = tile.mode, steps = tile.steps, a = tile.a, b = tile.b, bias = tile.bias, start = gemm.from_columns,
            c = tile.c }
 end
@@ -209,7 +209,7 @@ local function end_tile(K, tile)
   local params = add_end_params({ { "sums", "in", tile.sums } }, tile, tile.a.scales, tile.c.p)
   K:part(tile.name .. "_end", ("The end of a tile of %d rows."):format(tile.rows), params, function(p)
     local rounds, rest = tile.rows // SOME, tile.rows % SOME
-    local function rows(base, count) K.t:block(function() end_rows(K, tile, p, p.sums, base, count) end) end
+    local function rows(base, count) K.t:scope(function() end_rows(K, tile, p, p.sums, base, count) end) end
     K:each("round", rounds, function(i) rows(i * SOME, SOME) end)
     if rest > 0 then rows(rounds * SOME, rest) end
   end)
@@ -217,9 +217,9 @@ end
 
 -- A few row tiles of a panel: the products of each beside the end of the one before. Of chunks all but the last one
 -- leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
-local function few_tiles(K, product, block, rows, count, tile)
+local function few_tiles(K, product, panels, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
-  local kept, size = tiles.keeps_sums(product), ways.of(product.scheme).buffered.size(isa, rows, block.vecs)
+  local kept, size = tiles.keeps_sums(product), ways.of(product.scheme).buffered.size(isa, rows, panels.vecs)
   local function all()
     local sums = K.t:buffer("sums", (kept and tiles.TOGETHER or 1) * size)
     local function placed(i, ...)
@@ -243,15 +243,15 @@ local function few_tiles(K, product, block, rows, count, tile)
     end)
     end_tile(K, placed(count - 1, mode, k0, chunks.last))
   end
-  if expr.is_const(count) then return K.t:block(all) end
+  if expr.is_const(count) then return K.t:scope(all) end
   K.t:when(0, count, all)
 end
 
 -- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, a(i, k0), b(i, k0) and c(i) of tile i, as
 -- whole_tile has them; alone: there are no other tiles of so many rows.
-function M.each_tile(K, product, block, rows, count, of)
+function M.each_tile(K, product, panels, rows, count, of)
   local function tile(i, mode, k0, steps)
-    return of_columns(rows, block, { label = of.label, mode = mode, steps = steps, a = of.a(i, k0), b = of.b(i, k0),
+    return of_columns(rows, panels, { label = of.label, mode = mode, steps = steps, a = of.a(i, k0), b = of.b(i, k0),
                                      bias = of.bias, c = of.c(i) })
   end
   local one = of.alone and expr.is_const(count) and count < 2 and product.chunks.count == 1
@@ -264,23 +264,23 @@ function M.each_tile(K, product, block, rows, count, of)
   if tiles.keeps_sums(product) then choices.add(K.t.why, "near_chunks") end
   local most, _, at_most = tiles.keeps_sums(product) and tiles.TOGETHER, expr.range(count)
   if not most or at_most and at_most <= most then
-    return few_tiles(K, product, block, rows, count, tile)
+    return few_tiles(K, product, panels, rows, count, tile)
   end
   K:each("few", expr.ceil_div(count, most), function(n)
     local first = n * most
     local some = K.t:int("some", expr.min(most, count - first), { 1, most })
-    few_tiles(K, product, block, rows, some, function(i, ...) return tile(first + i, ...) end)
+    few_tiles(K, product, panels, rows, some, function(i, ...) return tile(first + i, ...) end)
   end)
 end
 
--- build(block, j, panel) for each panel of a product: the j-th of a block of equal ones; `panel` is
+-- build(panels, j, panel) for each panel of a product: the j-th of a run of equal ones; `panel` is
 -- its place, in numbers.
 function M.each_panel(K, product, build)
   local at = 0
-  for _, block in ipairs(product.blocks) do
+  for _, panels in ipairs(product.panel_runs) do
     local first = at
-    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.depth) + first) end)
-    at = at + block.count * block.width * product.depth
+    K:each("panel", panels.count, function(j) build(panels, j, j * (panels.width * product.depth) + first) end)
+    at = at + panels.count * panels.width * product.depth
   end
 end
 

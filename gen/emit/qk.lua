@@ -10,7 +10,7 @@ local M = {}
 
 -- build(at, used) for the vectors of n columns, each in a block.
 local function vectors(K, n, build)
-  K:vectors("i", n, function(at, used) K.t:block(function() build(at, used) end) end)
+  K:vectors("i", n, function(at, used) K.t:scope(function() build(at, used) end) end)
 end
 
 -- The two of a pair turned: (x cos - y sin, y cos + x sin). load(word) is of first, second, cosine and sine.
@@ -54,12 +54,12 @@ local function row_factors(K, qk, rows, n, q, at)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local centered = qk.norm == "layer"
   if centered then
-    t:block(function()
+    t:scope(function()
       local sum = sums(K, rows, n, at, function(acc, _, value) t:update(acc, "add", acc, value) end)
       t:op("store", w, nil, q.factors:at(lanes), t:op("mul", w, "mean", sum, t:op("set", w, "share", 1.0 / n)))
     end)
   end
-  t:block(function()
+  t:scope(function()
     local sum = sums(K, rows, n, at, function(acc, r, value, used)
       if centered then
         value = t:op("sub", w, "centered_r" .. r, value, t:op("dup", w, "mean_r" .. r, q.factors:at(lanes + r)))
@@ -165,7 +165,7 @@ local function key_block(K, stage, p, first, rows)
           local own = { factors = q.factors, gain = q.k_gain and q.k_gain:at(gain), tables = {} }
           for i, name in ipairs(names) do own.tables[i] = q[name]:at(r * width) end
           local function record() row(K, qk, r, x:at(r * ld + head * qk.dk), own) end
-          if qk.norm then t:block(record) else record() end
+          if qk.norm then t:scope(record) else record() end
         end)
       end)
     end)
@@ -207,7 +207,7 @@ function M.query_factors(K, group, qk, n, q, factors)
       local list, name = {}, "_c" .. c - 1
       for i = 1, chains do list[i] = t:start("zero", v.w, ("sum%d%s"):format(i, name)) end
       K:each("row", n // chains, function(r)
-        t:block(function()
+        t:scope(function()
           for i = 1, chains do
             local at = p.q:at((r * chains + i - 1) * group.width + (c - 1) * group.lanes)
             add(list[i], t:op("load", v.w, ("value%d%s"):format(i, name), at), ("%d%s"):format(i, name))
@@ -220,13 +220,13 @@ function M.query_factors(K, group, qk, n, q, factors)
     for c, v in ipairs(group.vecs) do
       local at, name = (c - 1) * group.lanes, "_c" .. c - 1
       if centered then
-        t:block(function()
+        t:scope(function()
           local sum = sum_of(c, v, function(acc, value) t:update(acc, "add", acc, value) end)
           local mean = t:op("mul", v.w, "mean" .. name, sum, t:op("set", v.w, "share" .. name, 1.0 / n))
           t:op("store", v.w, nil, p.factors:at(group.width + at), mean)
         end)
       end
-      t:block(function()
+      t:scope(function()
         local mean = centered and t:op("load", v.w, "mean" .. name, p.factors:at(group.width + at))
         local sum = sum_of(c, v, function(acc, value, suffix)
           if mean then value = t:op("sub", v.w, "centered" .. suffix, value, mean) end
@@ -267,7 +267,7 @@ function M.queries(K, group, qk, q, p)
     K:each("pair", qk.pairs, function(i)
       local rows = { first = i, second = i + qk.pairs }
       if qk.interleaved then rows = { first = 2 * i, second = 2 * i + 1 } end
-      t:block(function()
+      t:scope(function()
         for c, v in ipairs(group.vecs) do
           local from, name = (c - 1) * group.lanes, "_c" .. c - 1
           local tables = qk.pairs > 0 and { cosine = own.cosines:at(i * along), sine = own.sines:at(i * along) }
@@ -281,7 +281,7 @@ function M.queries(K, group, qk, q, p)
       end)
     end)
     K:each("row", qk.norm and qk.dk - 2 * qk.pairs or 0, function(r)
-      t:block(function()
+      t:scope(function()
         for c, v in ipairs(group.vecs) do
           local at_row = r + 2 * qk.pairs
           local normal = value(c, v, "value", at_row)

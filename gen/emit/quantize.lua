@@ -29,7 +29,7 @@ end
 local function each_group(K, cols, build)
   local group = K.plan.scheme.row_group
   if not group then return build(0, cols) end
-  local function one(i, numbers) K.t:block(function() build(i, numbers) end) end
+  local function one(i, numbers) K.t:scope(function() build(i, numbers) end) end
   K:each("group", cols // group, function(i) one(i, group) end)
   if cols % group > 0 then one(cols // group, cols % group) end
 end
@@ -50,7 +50,7 @@ local function sums_of(K, w, cols, load)
   local t = K.t
   local sums = t:start("zero_words", w, "sums")
   K:each("word", tiles.words(K.plan.scheme, cols), function(k)
-    t:block(function() t:update(sums, "minus_eights", sums, load("bytes", k)) end)
+    t:scope(function() t:update(sums, "minus_eights", sums, load("bytes", k)) end)
   end)
   return t:op("as_f", w, "bits", sums)
 end
@@ -64,7 +64,7 @@ end
 local function write_sums(K, q, rows, numbers)
   local t, w = K.t, K.plan.isa.full
   K:each("row", q.sums and rows or 0, function(row)
-    t:block(function()
+    t:scope(function()
       t:write(w, q.sums:at(row), sums_of(K, w, numbers, function(name, word)
         return t:op("dup_word", w, name, q.words:at(row * q.to.row + word))
       end), 1)
@@ -83,7 +83,7 @@ local function block(K, q, rows, numbers)
   end
   for r = 0, lanes - 1 do list[r] = t:start("zero", w, "largest_r" .. r) end
   K:vectors("i", numbers, function(at, used)
-    t:block(function()
+    t:scope(function()
       for r = 0, rows - 1 do
         t:update(list[r], "larger_size", read("value_r" .. r, q.x:at(r * q.cols + at), used), list[r])
       end
@@ -93,7 +93,7 @@ local function block(K, q, rows, numbers)
   t:write(w, q.scales, inverse, rows)
   local interleave = ways.interleave(K.plan.scheme)
   local function together(first, count) -- rows whose words lie side by side
-    t:block(function()
+    t:scope(function()
       local by = {}
       for n = 0, count - 1 do
         by[n] = t:op("dup", w, "inverse_row" .. (n > 0 and n or ""), q.scales:at(first * interleave + n))
@@ -108,7 +108,7 @@ local function block(K, q, rows, numbers)
         return as_read(K, w, row, t:op(K.plan.scheme.words, w, "integers" .. row, table.unpack(values)))
       end
       local function words(word, used)
-        t:block(function()
+        t:scope(function()
           local made, to = integers(0, word, used), q.words:at(first * (interleave * q.to.row) + tiles.word_at(q.to,
             word))
           local filled = tiles.words(K.plan.scheme, used)
@@ -166,7 +166,7 @@ local function largest(K, own)
   local t, w, name, list = K.t, own.w, own.name, {}
   for i = 0, 3 do list[i] = t:start("zero", w, ("largest%d%s"):format(i, name)) end
   local function look(row, rows)
-    t:block(function()
+    t:scope(function()
       for i = 0, rows - 1 do t:update(list[i], "larger_size", read(K, own, "value", row, i), list[i]) end
     end)
   end
@@ -193,7 +193,7 @@ end
 local function store_words(K, own)
   local parts = 4 // K.plan.scheme.group -- words of four rows
   local function words(row, rows)
-    K.t:block(function()
+    K.t:scope(function()
       for part = 0, parts - 1 do
         K.t:op("store_words", own.w, nil, own.p.words:at((row * parts + part) * own.group.width + own.lane),
           word_of(K, own, row, rows, "", parts > 1 and part))
@@ -212,7 +212,7 @@ end
 local function store_pairs(K, own)
   local t, w = K.t, own.w
   local function two(row, rows)
-    t:block(function()
+    t:scope(function()
       local first = t:op("as_f", w, "first" .. own.name, word_of(K, own, row * 2, rows, ""))
       local second = t:op("as_f", w, "second" .. own.name, word_of(K, own, row * 2 + 1, rows - 4, "_next"))
       local low, high = transpose.side_by_side(t, w, own.name, first, second)
@@ -246,7 +246,7 @@ function M.lanes(K, group, x)
             return t:op("load_words", v.w, name, at.words:at(word * group.width + lane))
           end))
         end
-        t:block(function() each_group(K, x.rows, some) end)
+        t:scope(function() each_group(K, x.rows, some) end)
       end
     end)
 end

@@ -26,7 +26,7 @@ function M.lanes(K, label, group, x)
     local odd = x.rows % by > 0
     local step, distance = odd and 1 or by, odd and words or 1
     local function word(row, alone)
-      t:block(function()
+      t:scope(function()
         for c, v in ipairs(group.vecs) do
           local lane, name = (c - 1) * group.lanes, "_c" .. c - 1
           local at, result = p.x:at(row * (step * group.width) + lane), nil
@@ -56,7 +56,7 @@ function M.blocks(K, group, p, rows)
   K:part(("context_blocks_%dx%s"):format(rows, group.name), ("%d rows of pairs, two side by side."):format(rows),
     { { "context", "out", p } }, function(q)
     K:each("row", rows // 2, function(row)
-      t:block(function()
+      t:scope(function()
         local list = {}
         for c, v in ipairs(group.vecs) do
           local at, name = q.context:at(row * (2 * width) + (c - 1) * group.lanes), "_c" .. c - 1

@@ -65,7 +65,7 @@ local function rescale(K, group, ptrs)
     local function rows(base, count, change)
       K:each("row", count, function(i)
         for c, v in ipairs(group.vecs) do
-          t:block(function()
+          t:scope(function()
             local at = base:at(i * group.width + (c - 1) * group.lanes)
             t:op("store", v.w, nil, at, change(c, v.w, t:op("load", v.w, "value_c" .. c - 1, at)))
           end)

@@ -117,9 +117,9 @@ function M.panel(K, label, group, from, xt)
     end
     local function squares(column, columns, seconds)
       local whole = group.used // lanes
-      K:each("c", whole, function(c) t:block(function() square(column, columns, c, lanes, seconds) end) end)
+      K:each("c", whole, function(c) t:scope(function() square(column, columns, c, lanes, seconds) end) end)
       if group.used % lanes > 0 then
-        t:block(function() square(column, columns, whole, group.used % lanes, seconds) end)
+        t:scope(function() square(column, columns, whole, group.used % lanes, seconds) end)
       end
     end
     if from.distance then M.words_apart(K, d, squares) else K:vectors("block", d, squares, own(p)) end
@@ -152,7 +152,7 @@ function M.rows(K, label, group, xt, to)
     ("%d rows of X[..][%d] from XT[%d][%d]."):format(group.used, to.row, d, group.width), params, function(p)
     local function squares(column, columns)
       for c in ipairs(group.vecs) do
-        t:block(function()
+        t:scope(function()
           local rows = {}
           for r = 0, lanes - 1 do
             local name, at = ("x_r%d_c%d"):format(r, c - 1), p.xt:at((column + r) * group.width + (c - 1) * lanes)

@@ -16,7 +16,7 @@ local function vectors(plan, names)
   local most
   for _, name in ipairs(names) do
     local product = plan.stage[name] and plan.stage[name].product
-    if product and product.blocks then most = math.max(most or 1, #product.blocks[1].vecs) end
+    if product and product.panel_runs then most = math.max(most or 1, #product.panel_runs[1].vecs) end
   end
   return most
 end

@@ -27,9 +27,9 @@ function Count:tiles(count, rows, vectors, steps) self:copies(self:times(count),
 
 -- Adds the code of a product with vectors over columns that is made `repeats` times.
 function Count:columns(product, runs, repeats)
-  for _, block in ipairs(product.blocks) do
+  for _, panels in ipairs(product.panel_runs) do
     for _, run in ipairs(runs) do
-      self:tiles(repeats * block.count * run.count, run.size, #block.vecs, product.steps)
+      self:tiles(repeats * panels.count * run.count, run.size, #panels.vecs, product.steps)
     end
   end
 end

@@ -80,7 +80,7 @@ nodes["unless"] = function(c, node, phase, times, known)
   if node.usual then c:body(node.body, phase, times, known) end
 end
 
-function nodes.block(c, node, phase, times, known) c:body(node.body, phase, times, known) end
+function nodes.scope(c, node, phase, times, known) c:body(node.body, phase, times, known) end
 
 function nodes.call(c, node, phase, times, known)
   local inner = {}

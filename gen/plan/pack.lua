@@ -77,8 +77,8 @@ end
 
 -- build(block, to, round) for the panels of a product with vectors over columns.
 function Pack:panels(product, to, build)
-  for _, block in ipairs(product.blocks) do
-    build(block, to + block.panel, { count = block.count, to = block.width * product.depth, column = block.width })
+  for _, panels in ipairs(product.panel_runs) do
+    build(panels, to + panels.panel, { count = panels.count, to = panels.width * product.depth, column = panels.width })
   end
 end
 

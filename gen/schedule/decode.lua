@@ -63,7 +63,7 @@ local against = {
       return not exact and plan.cache == types.f32
     end, "operands of products are rounded as they are read" },
   { function(plan, attend)
-      local columns = tiles.vector_blocks(plan.isa, attend.breadth, 1)
+      local columns = tiles.vector_runs(plan.isa, attend.breadth, 1)
       local last = columns[#columns].vecs[1]
       return attend.values.exact and plan.cache == types.f32 and last.used < last.w.lanes
     end, "rows of V in this cache are no whole vectors, and nothing may be read behind them" },

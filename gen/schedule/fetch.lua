@@ -90,12 +90,12 @@ end
 -- where the panel does; else it lies behind the panel or, where tiles cross to the next product, in the same place of
 -- that. Where no weights follow it is what those of the product end with. Behind the last panel of a product another
 -- one begins.
-function M.next(kind, product, block, panel, behind, crosses)
-  local last = block == product.blocks[#product.blocks] and not crosses and kind ~= "ahead"
-  local width, own = last and product.blocks[1].width or block.width, block.width * product.depth
+function M.next(kind, product, panels, panel, behind, crosses)
+  local last = panels == product.panel_runs[#product.panel_runs] and not crosses and kind ~= "ahead"
+  local width, own = last and product.panel_runs[1].width or panels.width, panels.width * product.depth
   local size = kind == "ahead" and distance(product.scheme) or crosses and product.floats or own
   if behind >= math.max(size, width * product.depth) then return panel + size, width end
-  return expr.min(panel + size, product.floats - own), block.width
+  return expr.min(panel + size, product.floats - own), panels.width
 end
 
 -- What the i-th of `count` tiles fetches of so wide a panel, at p, in each K step of its own, for product.operand: so
@@ -120,8 +120,8 @@ function M.of(plan, product)
 end
 
 -- What the i-th of a product's tiles fetches beside a panel of a block, of the weights w. own: as `of` has it.
-function M.of_tile(own, block, w, panel, i)
-  local next, width = M.next(own.kind, own.product, block, panel, own.behind, own.crosses)
+function M.of_tile(own, panels, w, panel, i)
+  local next, width = M.next(own.kind, own.product, panels, panel, own.behind, own.crosses)
   return M.part(own.kind, own.product, w:at(next), width, i, own.count)
 end
 

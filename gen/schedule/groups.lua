@@ -82,7 +82,7 @@ local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows"
 
 -- Groups of so many vectors and their cost for `hb` heads. whole: as tiles.vector_blocks has it.
 local function groups_of(plan, list, hb, vectors, whole)
-  local groups, cost = tiles.vector_blocks(plan.isa, plan.cfg.seq, vectors, whole), 0
+  local groups, cost = tiles.vector_runs(plan.isa, plan.cfg.seq, vectors, whole), 0
   for _, group in ipairs(groups) do
     group.why = {}
     cost = cost + group.count * plan_group(plan, group, list, hb)

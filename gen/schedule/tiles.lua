@@ -51,29 +51,29 @@ function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
 --   words       of a row, zeros among them
 --   row, step   numbers from one row, and one K step, to the next
 --   count       of all
---   block       of tile registers: words of a row of a tile; a block has all rows, so a tile is one piece of memory
+--   tile_words  of tile registers: words of a row of a tile; a block has all rows, so a tile is one piece of memory
 function M.lay(to, scheme, rows, words)
-  local interleave, block = ways.interleave(scheme), ways.of(scheme).blocks(scheme)
+  local interleave, tile_words = ways.interleave(scheme), ways.of(scheme).tile_words(scheme)
   local height = M.round_up(rows, interleave) + M.rows_behind(scheme)
   to.words = M.padded(scheme, words)
   to.row, to.step, to.count = to.words, interleave, height * to.words
-  if block then to.block, to.row, to.step, to.rows = block, block, height, rows end
+  if tile_words then to.tile_words, to.row, to.step, to.rows = tile_words, tile_words, height, rows end
 end
 
 -- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.
-function M.streamed(cpu, to, panel) return to.block ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
+function M.streamed(cpu, to, panel) return to.tile_words ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
 
 -- Where a word of the first row is then.
 function M.word_at(to, word)
-  if not to.block then return word * to.step end
-  local block = expr.div(word, to.block)
-  return block * (to.block * to.step) + (word - block * to.block)
+  if not to.tile_words then return word * to.step end
+  local block = expr.div(word, to.tile_words)
+  return block * (to.tile_words * to.step) + (word - block * to.tile_words)
 end
 
 -- The name of a function that does `what` with some rows of as many numbers: blocks of words lie as far apart as the
 -- tensor has rows.
 function M.label(what, to, rows, cols)
-  return ("%s_%d%sx%d"):format(what, rows, to.block and to.rows ~= rows and "of" .. to.rows or "", cols)
+  return ("%s_%d%sx%d"):format(what, rows, to.tile_words and to.rows ~= rows and "of" .. to.rows or "", cols)
 end
 
 -- K steps that a word of operand B has: of quants several, whatever a step multiplies.
@@ -178,7 +178,7 @@ end
 -- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all; "equal":
 -- and as many in each block, the last of them perhaps unused. together: so many of them stay in a block, which is as
 -- wide. All blocks of a size but the very last one are equal, so that their number costs nothing.
-function M.vector_blocks(isa, n, most, whole, together)
+function M.vector_runs(isa, n, most, whole, together)
   local total = M.ceil_div(n, isa.lanes)
   if whole == "equal" and total > most then total = M.round_up(total, most) end
   together = together or 1
@@ -372,23 +372,23 @@ function M.columns(target, keys, sets, columns, sum)
   local isa, best, best_cost = target.isa, nil, nil
   local deinterleave = target.scheme.quant and target.scheme.quant.deinterleave
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
-    local product = { blocks = M.vector_blocks(isa, columns, vectors, deinterleave, ways.deinterleave(target.scheme)),
+    local product = { panel_runs = M.vector_runs(isa, columns, vectors, deinterleave, ways.deinterleave(target.scheme)),
       runs = {} }
     local product_cost = 0
     for i, set in ipairs(sets) do
       local function cost(tile_rows)
         local sum = 0
-        for _, block in ipairs(product.blocks) do
+        for _, panels in ipairs(product.panel_runs) do
           local runs = runs_of(set, tile_rows)
-          sum = sum + block.count * M.runs_cost(target, runs, block.vecs, steps, a_order)
+          sum = sum + panels.count * M.runs_cost(target, runs, panels.vecs, steps, a_order)
           if i == 1 then
-            local first = M.first_cost(target, set.rows * set.count, block.width, runs[1].size, block.vecs, steps)
-            sum = sum + block.count / set.count * first
+            local first = M.first_cost(target, set.rows * set.count, panels.width, runs[1].size, panels.vecs, steps)
+            sum = sum + panels.count / set.count * first
           end
         end
         return sum
       end
-      local most = M.most_rows(target, #product.blocks[1].vecs, a_order)
+      local most = M.most_rows(target, #product.panel_runs[1].vecs, a_order)
       local tile_rows = M.choose_rows(target, keys.rows, set.rows, most, cost, set.even)
       product.runs[i] = runs_of(set, tile_rows)
       product_cost = product_cost + set.count * cost(tile_rows)
@@ -400,10 +400,10 @@ function M.columns(target, keys, sets, columns, sum)
   best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, sum.rounded), M.depth(target.scheme, steps)
   best.scheme = target.scheme
   best.panels, best.floats = 0, 0
-  for _, block in ipairs(best.blocks) do
-    block.first, block.panel = best.panels, best.floats
-    best.panels = best.panels + block.count
-    best.floats = best.floats + block.count * block.width * best.depth
+  for _, panels in ipairs(best.panel_runs) do
+    panels.first, panels.panel = best.panels, best.floats
+    best.panels = best.panels + panels.count
+    best.floats = best.floats + panels.count * panels.width * best.depth
   end
   return best, best_cost
 end

@@ -41,7 +41,7 @@ end
 local function put_lanes(own)
   local K, t, group, scores = own.K, own.K.t, own.group, own.K.plan.scores
   if not (scores.masked or scores.places) then return end
-  t:block(function()
+  t:scope(function()
     statistics.each(K, group, own.stats, function(w, name, _, put)
       if scores.places then
         local first = own.seen.place + (tonumber(name:sub(2)) * group.lanes)
@@ -66,7 +66,7 @@ local function show(own, ptrs, to)
   local span = score.span(scores.shown, group, own.seen, K.full)
   local function ends_of(some)
     if not some.bounded then return end
-    K.t:block(function()
+    K.t:scope(function()
       statistics.each(K, group, own.stats, function(_, name, _, put) put_ends(own, some, name, put) end)
     end)
   end
@@ -125,7 +125,7 @@ local function one_head(own, i, kv)
   local o = ptrs.o
   if value_context then ptrs.o = own:scratch "c" end
   if own.biases then
-    t:block(function()
+    t:scope(function()
       statistics.each(K, group, own.stats, function(w, name, _, put)
         put("seen", t:op("set", w, "seen_" .. name, 1.0))
       end)
@@ -181,7 +181,7 @@ end
 -- Before the first group of a run or a task.
 function M.begin(K, place)
   local t, w = K.t, K.plan.isa.full
-  t:block(function()
+  t:scope(function()
     t:op("store", w, nil, K.plan.memory:from(K.plan.memory:base(place, "task"), "steady"), t:op("zero", w, "calm"))
   end)
 end

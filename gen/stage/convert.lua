@@ -132,13 +132,13 @@ M.narrow = of_inputs {
           t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + tiles.word_at(to, word)), numbers)
         end
         K:vectors("block", input.cols, function(at, used)
-          t:block(function()
+          t:scope(function()
             store(expr.share(at, scheme.group),
               t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used))
           end)
         end)
         for word = words_of_pairs(K.plan, input), to.words - 1, isa.lanes // scheme.group do
-          t:block(function() store(word, t:op("zero", isa.full, "zero")) end)
+          t:scope(function() store(word, t:op("zero", isa.full, "zero")) end)
         end
       end
       local function together(i, count) -- rows whose words lie side by side
@@ -235,7 +235,7 @@ M.transpose = of_groups {
     local round = scheme.group == 1 and x.type.rounded ~= scheme.b and scheme.b.round
     local function change(w, name, number) return round(K.t, w, "rounded_" .. name, number) end
     transpose.panel(K, "transpose", group, { p = x:at(i * (group.used * row) + group.q0 * row), row = row,
-        columns = tiles.words(scheme, K.plan.cfg.d_model), words = stage.a.block and stage.a,
+        columns = tiles.words(scheme, K.plan.cfg.d_model), words = stage.a.tile_words and stage.a,
         change = round and change },
       K.plan.memory:of_group(place, "xt", group, i))
   end,
@@ -252,7 +252,7 @@ M.transpose = of_groups {
 local function copy_words(K, stage, from, to)
   local t, w = K.t, K.plan.isa.full
   K:vectors("block", stage.words, function(at, used)
-    t:block(function() t:op("store", w, nil, to:at(at), t:read("load", w, "words", from:at(at), used)) end)
+    t:scope(function() t:op("store", w, nil, to:at(at), t:read("load", w, "words", from:at(at), used)) end)
   end)
 end
 
@@ -260,7 +260,7 @@ end
 local function words_of_row(K, stage, from, to)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   transpose.words_apart(K, stage.words, function(at, firsts, seconds)
-    t:block(function()
+    t:scope(function()
       local first = t:read("load", w, "first", from:at(at), firsts)
       local second = seconds > 0 and t:read("load", w, "second", from:at(at + stage.words), seconds)
         or t:op("zero", w, "none")
@@ -269,7 +269,7 @@ local function words_of_row(K, stage, from, to)
     end)
   end)
   for at = tiles.round_up(stage.words, lanes), stage.c.row - 1, lanes do
-    t:block(function() t:op("store", w, nil, to:at(at), t:op("zero", w, "none")) end)
+    t:scope(function() t:op("store", w, nil, to:at(at), t:op("zero", w, "none")) end)
   end
 end
 
@@ -314,7 +314,7 @@ local function value_block(K, place, stage, size, first)
   K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,
     project.bounded(K, bounds, params, function(p)
     local function block(at, used)
-      t:block(function()
+      t:scope(function()
         local list = {}
         for r = 0, lanes - 1 do
           list[r] = r < size and t:read("load", plan.isa.full, "v_r" .. r, p.v:at(r * ld + at), used)

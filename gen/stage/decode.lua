@@ -35,7 +35,7 @@ local function change_rows(own, rows, to)
     K:each("query", group.used, function(r)
       attention.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, column)
         K:vectors("i", columns, function(c, used)
-          t:block(function()
+          t:scope(function()
             local value = t:read("load", w, "number", p.x:at(r * rows.tensor.row + at + c), used)
             if rows.scale then value = t:op("mul", w, "scaled", value, t:op("set", w, "scale", rows.scale)) end
             if round then value = round(t, w, "rounded", value) end

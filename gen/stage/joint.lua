@@ -113,13 +113,13 @@ end
 local function record(K, stage, size, p)
   local product, a, c = stage.product, stage.a, stage.c
   local own = K.plan.fetch == "ahead" and fetch.of(K.plan, product)
-  product_of.each_panel(K, product, function(block, j, panel)
-    local column = j * block.width + block.at
-    local next = own and fetch.of_tile(own, block, p.w, panel, 0)
+  product_of.each_panel(K, product, function(panels, j, panel)
+    local column = j * panels.width + panels.at
+    local next = own and fetch.of_tile(own, panels, p.w, panel, 0)
     K:chunks(product.chunks, function(mode, k0, steps)
-      product_of.column_tile(K, size, block, {
+      product_of.column_tile(K, size, panels, {
         label = stage.name, mode = mode, steps = steps, a = { p = p.x:at(k0), row = a.row, step = 1 },
-        b = product_of.operand(product, block, p.w:at(panel), k0, next), bias = p.bias and p.bias:at(column),
+        b = product_of.operand(product, panels, p.w:at(panel), k0, next), bias = p.bias and p.bias:at(column),
         c = { p = p.out:at(column), row = c.row } })
     end)
   end)

@@ -69,27 +69,27 @@ function M.sections(plan, stage, add)
 end
 
 function M.axes(plan, stage)
-  local function queries(block) -- equal blocks have one piece
-    local piece = block.pieces[1]
+  local function queries(part) -- equal blocks have one piece
+    local piece = part.pieces[1]
     local group = plan.groups[piece.kind]
     return piece.first * group.used + group.q0, piece.count * group.used
   end
   return { { var = "part", items = stage.blocks, total = stage.block_count, queries = queries },
-           { var = "panel", items = stage.product.blocks, total = stage.product.panels } }
+           { var = "panel", items = stage.product.panel_runs, total = stage.product.panels } }
 end
 
 -- ---- the work ----
 
 -- Copies the first rows of a panel of a tile of `size` rows.
-local function copy(K, stage, block, size, tile)
+local function copy(K, stage, panels, size, tile)
   local t, d = K.t, stage.cols
   local function row(r, p)
-    for c, v in ipairs(block.vecs) do
+    for c, v in ipairs(panels.vecs) do
       local at, name = r * d + (c - 1) * K.plan.isa.lanes, "row_c" .. c - 1
       t:write(v.w, p.to:at(at), t:read("load", v.w, name, p.from:at(at), v.used), v.used)
     end
   end
-  K:part(("copy_%d"):format(block.used), ("Copies rows of %d columns."):format(block.used),
+  K:part(("copy_%d"):format(panels.used), ("Copies rows of %d columns."):format(panels.used),
     { { "from", "in", tile.from }, { "to", "out", tile.to }, { "rows", "int", tile.rows } }, function(p)
     if not K.full then return t:loop("row", p.rows, function(r) row(r, p) end) end
     for r = 0, size - 2 do t:when(r, p.rows, function() row(r, p) end) end
@@ -118,23 +118,23 @@ local function signature(own)
     if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
   end
   if own.pieces.tail then params[#params + 1] = { "tail", "out", own.pieces.tail } end
-  return ("output_%s_%d"):format(table.concat(names, "_"), own.block.used),
-    ("%d columns of Y for %d queries, from the context of all heads."):format(own.block.used, queries), params
+  return ("output_%s_%d"):format(table.concat(names, "_"), own.panels.used),
+    ("%d columns of Y for %d queries, from the context of all heads."):format(own.panels.used, queries), params
 end
 
 -- `count` tiles of a piece from `number` of all on, of which the i-th is at(i): the number of its group and its first
 -- row there, and where it goes.
 local function tiles_of(own, i, run, number, count, at)
-  local K, stage, block, p, plan = own.K, own.stage, own.block, own.p, own.K.plan
+  local K, stage, panels, p, plan = own.K, own.stage, own.panels, own.p, own.K.plan
   local product, piece = stage.product, own.pieces[i]
   local group, in_rows = piece.group, stage.a.at == "rows"
   local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
     or { row = ways.interleave(plan.scheme), step = group.width }
   local function next(n)
-    return p.next and fetch.part(plan.fetch, product, p.next, block.width, number + n, own.total)
+    return p.next and fetch.part(plan.fetch, product, p.next, panels.width, number + n, own.total)
   end
   local _, _, first = at(0)
-  product_of.each_tile(K, product, block, run.size, count, {
+  product_of.each_tile(K, product, panels, run.size, count, {
     label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name,
     alone = true, bias = p.bias,
     a = function(n, k0)
@@ -144,10 +144,10 @@ local function tiles_of(own, i, run, number, count, at)
       local scales, sums = product_of.of_rows(product.scheme, all, count, k0)
       local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
       return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
-               streamed = tiles.streamed(plan.cpu, stage.a, block.width * product.depth),
+               streamed = tiles.streamed(plan.cpu, stage.a, panels.width * product.depth),
                scales = scales, sums = sums }
     end,
-    b = function(n, k0) return product_of.operand(product, block, p.panel, k0, next(n)) end,
+    b = function(n, k0) return product_of.operand(product, panels, p.panel, k0, next(n)) end,
     c = function(n)
       local _, _, to = at(n)
       return { p = to, row = stage.cols, exact = true }
@@ -161,7 +161,7 @@ local function asked_tile(own, size, y, left, tile)
   own.K.t:when(size - 1, left, function() tile(y) end, size > 1 and function()
     own.K.t:when(0, left, function()
       tile(own.p.tail)
-      copy(own.K, own.stage, own.block, size, { from = own.p.tail, to = y, rows = left })
+      copy(own.K, own.stage, own.panels, size, { from = own.p.tail, to = y, rows = left })
     end)
   end)
 end
@@ -209,13 +209,13 @@ end
 
 -- The panel of columns j of a block of equal panels, for the i-th of a block of equal output blocks.
 function M.emit(K, place, stage, ...)
-  local out_block, i, block, j = ...
+  local out_block, i, panels, j = ...
   local plan, d = K.plan, stage.cols
   choices.add(K.t.why, "output_order")
-  local column = j * block.width + block.at
+  local column = j * panels.width + panels.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
-  local panel, wo = j * (block.width * stage.product.depth) + block.panel, plan.memory:at(place, "wo")
-  local next = plan.fetch and wo:at((fetch.next(plan.fetch, stage.product, block, panel, 0)))
+  local panel, wo = j * (panels.width * stage.product.depth) + panels.panel, plan.memory:at(place, "wo")
+  local next = plan.fetch and wo:at((fetch.next(plan.fetch, stage.product, panels, panel, 0)))
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first
@@ -229,7 +229,7 @@ function M.emit(K, place, stage, ...)
         or plan.memory:of_group(place, stage.a.scales, group, first)),
     }
   end
-  record { K = K, stage = stage, pieces = pieces, block = block, panel = wo:at(panel), next = next or nil,
+  record { K = K, stage = stage, pieces = pieces, panels = panels, panel = wo:at(panel), next = next or nil,
            bias = plan.memory:at(place, "bo"):at(column) }
 end
 
@@ -245,12 +245,12 @@ end
 
 function M.fills(pack, stage)
   local weights, bias, product, h = stage.weights, stage.bias, stage.product, pack.plan.cfg.h
-  pack:panels(product, pack:at "wo", function(block, to, round)
+  pack:panels(product, pack:at "wo", function(panels, to, round)
     local words = tiles.words(product.scheme, weights.steps)
-    local heads = weights.along and { count = weights.heads, to = words * block.width, row = weights.steps }
-      or weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
-    pack:add(weights.text, pack:of_weights { to = to, steps = weights.steps, used = block.used, width = block.width,
-      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { heads or round, heads and round },
+    local heads = weights.along and { count = weights.heads, to = words * panels.width, row = weights.steps }
+      or weights.b and { count = h, to = weights.steps * panels.width, first = weights.inner }
+    pack:add(weights.text, pack:of_weights { to = to, steps = weights.steps, used = panels.used, width = panels.width,
+      scale = stage.scale, terms = { pack.term(weights, panels.at) }, rounds = { heads or round, heads and round },
       quant = product.scheme.quant })
   end)
   pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,

@@ -25,11 +25,11 @@ function M.fills(pack, stage)
     pack:add_heads(matrix, { to = to, steps = 1, used = n, width = n, scale = stage.scale,
                              terms = { pack.term(matrix, column) }, rounds = { { count = steps, to = row, row = 1 } } })
   end
-  for _, block in ipairs(product.blocks) do
-    for j = 0, block.count - 1 do
-      overlap(stage, block.at + j * block.width, block.used, function(lane, column, n)
-        local to = pack:at("w" .. joint.letter) + block.panel + j * (block.width * product.depth) + lane
-        add(stage.weights, to, stage.steps, block.width, column, n)
+  for _, panels in ipairs(product.panel_runs) do
+    for j = 0, panels.count - 1 do
+      overlap(stage, panels.at + j * panels.width, panels.used, function(lane, column, n)
+        local to = pack:at("w" .. joint.letter) + panels.panel + j * (panels.width * product.depth) + lane
+        add(stage.weights, to, stage.steps, panels.width, column, n)
       end)
     end
   end

@@ -81,7 +81,7 @@ function M.clear_row(K, v, i)
     zeros[w] = zeros[w] or t:op("zero", w, w == isa.full and "zero" or "zero_tail")
     return zeros[w]
   end
-  t:block(function()
+  t:scope(function()
     if looped > 0 then
       local full = zero(isa.full)
       K:each("i", looped, function(j) t:write(isa.full, v:at(i * values.row + j * isa.lanes), full, isa.lanes) end)
@@ -169,23 +169,23 @@ local function record_tiles(K, stage, p, runs)
   local fetched, before = not product.parts and fetch.of(K.plan, product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
-  local function next_of(block, panel, i)
-    return fetched and fetch.of_tile(fetched, block, p.w, panel, i)
+  local function next_of(panels, panel, i)
+    return fetched and fetch.of_tile(fetched, panels, p.w, panel, i)
   end
-  local function tiles_of(run, from, count, block, j, panel)
-    local column = j * block.width + block.at
+  local function tiles_of(run, from, count, panels, j, panel)
+    local column = j * panels.width + panels.at
     local function row_of(i) return (i + from) * run.size + run.at end
-    product_of.each_tile(K, product, block, run.size, count, {
+    product_of.each_tile(K, product, panels, run.size, count, {
       label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column),
       a = function(i, k0)
         local scales = p.row_scales and p.row_scales:at(row_of(i))
         local own, sums = product_of.of_rows(product.scheme, scales, a.scaled_rows, k0)
         return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
-                 streamed = tiles.streamed(K.plan.cpu, a, block.width * product.depth),
+                 streamed = tiles.streamed(K.plan.cpu, a, panels.width * product.depth),
                  scales = own, sums = sums }
       end,
       b = function(i, k0)
-        return product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i + from + before[run]))
+        return product_of.operand(product, panels, p.w:at(panel), k0, next_of(panels, panel, i + from + before[run]))
       end,
       c = function(i)
         local word = expr.share(run.size % down(c) == 0 and row_of(i) or run.at, down(c)) -- a last odd row is alone
@@ -194,24 +194,24 @@ local function record_tiles(K, stage, p, runs)
       end,
     })
   end
-  local pass = not a.block and not fetch.stay(K.plan, product) -- and so cross to no other product
+  local pass = not a.tile_words and not fetch.stay(K.plan, product) -- and so cross to no other product
   local panels_first = pass or fetched and not fetched.crosses
   if pass then
     choices.add(K.t.why, "panels_pass")
   elseif not panels_first then
-    choices.add(K.t.why, a.block and "panels_outside" or "project_order")
+    choices.add(K.t.why, a.tile_words and "panels_outside" or "project_order")
   end
   local spans = {}
   for i, run in ipairs(runs) do spans[i] = { span_of(K, run, p.bounds) } end
-  local few = not panels_first and a.block and tiles.keeps_sums(product) and tiles.TOGETHER
-  if a.block and not few or panels_first then
-    return product_of.each_panel(K, product, function(block, j, panel)
-      for i, run in ipairs(runs) do tiles_of(run, spans[i][1], spans[i][2], block, j, panel) end
+  local few = not panels_first and a.tile_words and tiles.keeps_sums(product) and tiles.TOGETHER
+  if a.tile_words and not few or panels_first then
+    return product_of.each_panel(K, product, function(panels, j, panel)
+      for i, run in ipairs(runs) do tiles_of(run, spans[i][1], spans[i][2], panels, j, panel) end
     end)
   end
   for i, run in ipairs(runs) do
     each_part(K, run, spans[i][1], spans[i][2], few, function(first, some)
-      product_of.each_panel(K, product, function(block, j, panel) tiles_of(run, first, some, block, j, panel) end)
+      product_of.each_panel(K, product, function(panels, j, panel) tiles_of(run, first, some, panels, j, panel) end)
     end)
   end
 end
@@ -236,7 +236,7 @@ function in_place.columns(K, stage, p)
   K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
     local row = p.out:at((i + first) * stage.c.row)
     K:vectors("block", graph.in_block(K.plan, stage) * stage.cols, function(at, used)
-      t:block(function()
+      t:scope(function()
         local numbers = t:read("load", isa.full, "numbers", row:at(at), used)
         t:op(K.plan.attend_scheme.store_pairs, isa.full, nil, row:at(expr.share(at, 2)), numbers)
       end)
@@ -250,7 +250,7 @@ function in_place.rows(K, stage, p)
   local first, stop = expr.div(p.bounds.first or 0, 2), p.bounds.stop or stage.rows
   local function pair(word, alone)
     K:vectors("block", graph.in_block(K.plan, stage) * stage.cols, function(at, used)
-      t:block(function()
+      t:scope(function()
         local row = p.out:at(word * (2 * ld) + at)
         local even = t:read("load", isa.full, "even", row, used)
         local odd = alone and t:op("zero", isa.full, "none") or t:read("load", isa.full, "odd", row:at(ld), used)
@@ -370,9 +370,9 @@ end
 
 function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
-  pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
-    pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = block.used, width = block.width,
-      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round },
+  pack:panels(product, pack:at("w" .. stage.letter), function(panels, to, round)
+    pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = panels.used, width = panels.width,
+      scale = stage.scale, terms = { pack.term(weights, panels.at) }, rounds = { round },
       quant = product.scheme.quant })
   end)
   M.fill_more(pack, stage)

@@ -101,26 +101,26 @@ function M.sections(plan, stage, add)
   project.sections(plan, stage, add)
   local product = stage.product
   add("projected", { name = stage.name .. "_parts", doc = "products of quadrants",
-                     count = #products * product.row_blocks[1].size * product.blocks[1].width })
+                     count = #products * product.row_blocks[1].size * product.panel_runs[1].width })
 end
 
 -- ---- the work ----
 
 -- C of some rows from the seven products of its quadrants: m[7][rows][block.width], bias and out of `to`.
-local function join(K, stage, rows, block, to)
+local function join(K, stage, rows, panels, to)
   local t, lanes, product = K.t, K.plan.isa.lanes, stage.product
   local half, below = product.ld // 2, stage.rows // 2 * product.ld
   local params = { { "m", "in", to.m }, { "out", "out", to.out } }
   if to.bias then params[#params + 1] = { "bias", "in", to.bias } end
-  K:part(("%s_joined_%dx%d"):format(stage.name, rows, block.used),
-    ("%d rows and %d columns of each quadrant from the seven products."):format(rows, block.used), params, function(p)
+  K:part(("%s_joined_%dx%d"):format(stage.name, rows, panels.used),
+    ("%d rows and %d columns of each quadrant from the seven products."):format(rows, panels.used), params, function(p)
     K:each("row", rows, function(r)
-      for c, v in ipairs(block.vecs) do
-        t:block(function()
-          local from = r * block.width + (c - 1) * lanes
+      for c, v in ipairs(panels.vecs) do
+        t:scope(function()
+          local from = r * panels.width + (c - 1) * lanes
           local ms = {}
           for i = 1, #products do
-            ms[i] = t:op("load", v.w, "m" .. i, p.m:at(from + (i - 1) * (rows * block.width)))
+            ms[i] = t:op("load", v.w, "m" .. i, p.m:at(from + (i - 1) * (rows * panels.width)))
           end
           local u2 = t:op("add", v.w, "u2", ms[1], ms[6])
           local u3 = t:op("add", v.w, "u3", u2, ms[7])
@@ -143,19 +143,20 @@ local function join(K, stage, rows, block, to)
 end
 
 -- One product of quadrants for a block of rows of kind `kind`: c = a b, which are those of `of`.
-local function record_part(K, stage, kind, block, of)
+local function record_part(K, stage, kind, panels, of)
   local product, d = stage.product, stage.steps
   local rows = product.row_blocks[kind].size
-  K:part(("%s_quadrant_%dx%d"):format(stage.name, rows, block.used),
-    ("%d rows and %d columns of a product of quadrants."):format(rows, block.used),
+  K:part(("%s_quadrant_%dx%d"):format(stage.name, rows, panels.used),
+    ("%d rows and %d columns of a product of quadrants."):format(rows, panels.used),
     { { "a", "in", of.a }, { "b", "in", of.b }, { "c", "out", of.c } }, function(q)
     for _, run in ipairs(product.runs[kind]) do
       K:each("tile", run.count, function(n)
         local row = n * run.size + run.at
         K:chunks(product.chunks, function(mode, k0, steps)
-          product_of.column_tile(K, run.size, block, {
+          product_of.column_tile(K, run.size, panels, {
             label = stage.name, mode = mode, steps = steps, a = { p = q.a:at(row * d + k0), row = d, step = 1 },
-            b = product_of.operand(product, block, q.b, k0), c = { p = q.c:at(row * block.width), row = block.width } })
+            b = product_of.operand(product, panels, q.b, k0),
+            c = { p = q.c:at(row * panels.width), row = panels.width } })
         end)
       end)
     end
@@ -169,14 +170,14 @@ local function record(K, stage, p)
   for kind, rows in ipairs(product.row_blocks) do
     K:each("part", rows.count, function(part)
       local first = part * rows.size + rows.at
-      product_of.each_panel(K, product, function(block, j, panel)
+      product_of.each_panel(K, product, function(panels, j, panel)
         for i, one in ipairs(products) do
           local a = quadrant(one.sums and p.s or p.x, one.at)
-          record_part(K, stage, kind, block, { a = a:at(first * d), b = p.w:at(panel + (i - 1) * product.floats),
-                                               c = p.m:at((i - 1) * (rows.size * block.width)) })
+          record_part(K, stage, kind, panels, { a = a:at(first * d), b = p.w:at(panel + (i - 1) * product.floats),
+                                               c = p.m:at((i - 1) * (rows.size * panels.width)) })
         end
-        local column = j * block.width + block.at
-        join(K, stage, rows.size, block, { m = p.m, bias = p.bias and p.bias:at(column),
+        local column = j * panels.width + panels.at
+        join(K, stage, rows.size, panels, { m = p.m, bias = p.bias and p.bias:at(column),
                                            out = p.out:at(first * product.ld + column) })
       end)
     end)
@@ -202,17 +203,17 @@ end
 function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   for i, one in ipairs(products) do
-    pack:panels(product, pack:at("w" .. stage.letter) + (i - 1) * product.floats, function(block, to, round)
+    pack:panels(product, pack:at("w" .. stage.letter) + (i - 1) * product.floats, function(panels, to, round)
       local terms = {}
       for j, sign in ipairs(one.signs) do
         local row, column = (j - 1) // 2 * product.steps, (j - 1) % 2 * (product.ld // 2)
         if sign ~= 0 then
-          terms[#terms + 1] = { a = weights.a, row = row, column = block.at + column, sign = sign }
+          terms[#terms + 1] = { a = weights.a, row = row, column = panels.at + column, sign = sign }
         end
       end
       local text = ("%s, product %d of quadrants"):format(weights.text, i)
-      pack:add_heads(graph.with(weights, { text = text }), { to = to, steps = product.steps, used = block.used,
-        width = block.width, scale = stage.scale, terms = terms, rounds = { round } })
+      pack:add_heads(graph.with(weights, { text = text }), { to = to, steps = product.steps, used = panels.used,
+        width = panels.width, scale = stage.scale, terms = terms, rounds = { round } })
     end)
   end
   project.fill_more(pack, stage)

@@ -117,7 +117,7 @@ function printers.note(_, node, indent, out)
   out[#out + 1] = indent .. text
 end
 
-function printers.block(isa, node, indent, out)
+function printers.scope(isa, node, indent, out)
   local only = node.body[1]
   if only and only.kind == "loop" and not node.body[2] then return print_body(isa, node.body, indent, out) end
   out[#out + 1] = indent .. "{"
@@ -144,7 +144,7 @@ function printers.loop(isa, node, indent, out)
   local head = ("%s%sfor (ptrdiff_t %s = %d; %s < %s; ++%s) "):format(
     indent, unrolled, node.var, first, node.var, expr.text(first + node.count), node.var)
   local body, only = node.body, node.body[1]
-  if only and not body[2] and only.kind == "block" then body = only.body end
+  if only and not body[2] and only.kind == "scope" then body = only.body end
   local inside = {}
   print_body(isa, body, indent .. "  ", inside)
   local line = head .. inside[1]:gsub("^ +", "")

@@ -1,4 +1,4 @@
--- The tape: what a kernel does, as typed operations in nested blocks, before it is C text.
+-- The tape: what a kernel does, as typed operations in nested scopes, before it is C text.
 --
 -- An emitter records functions; a function is a list of nodes:
 --   op      dst = op(args) for one primitive of isa/ops.lua; dst is nil for stores
@@ -11,7 +11,7 @@
 --   place   a named pointer
 --   buffer  a named array of so many floats, aligned to a line of the cache
 --   fence   what a buffer has is in memory there: compilers would keep it in registers, of which there are too few
---   note    a comment; block: a scope of its own
+--   note    a comment; scope: braces of C
 --   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only tape/roll.lua makes
 --           them, and loops that start at `first`
 -- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
@@ -205,8 +205,8 @@ function Tape:unless(conditions, build, usual)
   self:into(node.body, build)
 end
 
-function Tape:block(build)
-  local node = self:push { kind = "block", body = {} }
+function Tape:scope(build)
+  local node = self:push { kind = "scope", body = {} }
   self:into(node.body, build)
 end
 

@@ -30,7 +30,7 @@ local kinds = {
   loop = { says = { "var", "count", "unrolled" }, uses = { "count" } },
   when = { says = { "left", "right" }, uses = { "left", "right" } },
   unless = { says = {}, uses = {} },
-  block = { says = {}, uses = {} },
+  scope = { says = {}, uses = {} },
   place = { says = { "name", "text" }, uses = {} },
   buffer = { says = { "name", "count" }, uses = {} },
   fence = { says = {}, uses = {} },

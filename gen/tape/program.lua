@@ -163,7 +163,7 @@ end
 
 function nodes.note() end
 function nodes.fence() end
-function nodes.block(f, node) f:append(f:inner(node.body)) end
+function nodes.scope(f, node) f:append(f:inner(node.body)) end
 
 function nodes.bump(f, node)
   f:say(statements.bump)

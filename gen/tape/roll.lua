@@ -77,7 +77,7 @@ local function with(node, on)
   return setmetatable(copy, { __index = node })
 end
 
-local MOVES = { op = true, apply = true, note = true, block = true, when = true } -- nodes that may be in a run
+local MOVES = { op = true, apply = true, note = true, scope = true, when = true } -- nodes that may be in a run
 
 -- The number of a shape by its text, in one function.
 local function numbers()

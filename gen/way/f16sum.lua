@@ -50,7 +50,7 @@ end
 -- Sums of `steps` words from `from` on, at most a block; added to those in memory, if there are any.
 local function block(K, tile, words, from, steps, add)
   local t, scheme = K.t, setmetatable({ way = tile.scheme.inner }, { __index = tile.scheme })
-  t:block(function()
+  t:scope(function()
     local inner = { scheme = scheme, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = steps,
                     a = moved(tile.a, from), b = moved(tile.b, from) }
     tile.code.run(inner, tile.code.sums(t, inner), { { apply = function(value, at)
@@ -66,7 +66,7 @@ end
 local function span(K, tile, words, from, steps)
   if steps <= BLOCK then return block(K, tile, words, from, steps) end
   local t, whole, rest = K.t, steps // BLOCK, steps % BLOCK
-  t:block(function()
+  t:scope(function()
     each_sum(tile, function(at)
       t:op("store", at.v.w, nil, word_slot(t, tile, words, at), t:op("zero", at.v.w, "none_" .. at.name))
     end)
@@ -86,7 +86,7 @@ local function sums(K, tile, words, totals)
   end
   local function add(from, steps)
     span(K, tile, words, from, steps)
-    t:block(function()
+    t:scope(function()
       each_half(function(at, i, p)
         local name = i .. "_" .. at.name
         local old = t:op("load", at.v.w, "old" .. name, p)
@@ -95,7 +95,7 @@ local function sums(K, tile, words, totals)
       t:fence(totals)
     end)
   end
-  t:block(function()
+  t:scope(function()
     each_half(function(at, i, p)
       t:op("store", at.v.w, nil, p, t:op("zero", at.v.w, ("none%d_%s"):format(i, at.name)))
     end)

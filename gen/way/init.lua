@@ -4,7 +4,7 @@
 -- Layout and tiles, when planning:
 --   whole      groups of queries are of full vectors all, as many in each
 --   rows_of_a  operand A is rows of words in attention too, of K, of V transposed and of the context
---   blocks(scheme)         words of a block of such rows; nil: a row is one piece
+--   tile_words(scheme)     words of a block of such rows; nil: a row is one piece
 --   key_rows(isa)      keys of a tile of scores, where no other number is possible
 --   key_block          keys of a block of softmax
 --   twice      rows of a tile may be made twice, so that all tiles are of one size
@@ -40,7 +40,7 @@ local function none() end
 
 local defaults = {
   key_block = 64, chained = true, fetched = "all",
-  blocks = none, key_rows = none, chunk = none, enter = none, leave = none,
+  tile_words = none, key_rows = none, chunk = none, enter = none, leave = none,
   together = function() return 1 end,
   facts = function(cpu) return cpu end,
   op = function(scheme) return scheme.op end,

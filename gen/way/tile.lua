@@ -18,7 +18,7 @@ local expr = require "base.expr"
 local M = { whole = true, rows_of_a = true, key_block = 256, twice = true, chained = false, fetched = "shares",
             words = true, buffered = {} }
 
-function M.blocks(scheme) return scheme.pad end
+function M.tile_words(scheme) return scheme.pad end
 
 -- A K step of tiles in the context takes the weights of two tiles of keys.
 function M.key_rows(isa) return 2 * isa.tile end
@@ -106,7 +106,7 @@ function M.buffered.products(t, tile, sums, among)
   if among then
     local some = 2 * expr.ceil_div(among.rows, 2 * of.count) -- pairs of rows stay together
     local full = among.rows // some
-    local function record(from, rows) t:block(function() among.record(from, rows) end) end
+    local function record(from, rows) t:scope(function() among.record(from, rows) end) end
     repeated(t, 0, full, function(s)
       step(s)
       record(s * some, some)

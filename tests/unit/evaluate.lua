@@ -426,7 +426,7 @@ function M.new(tape)
     define(scope, node.name, M.buffer(node.name, node.count, function() return 0.0 / 0.0 end))
   end
   function nodes.note() end
-  function nodes.block(node, scope) run_body(node.body, inner(scope)) end
+  function nodes.scope(node, scope) run_body(node.body, inner(scope)) end
   function nodes.bump(node, scope)
     local p = look_up(scope, node.pointer.base)
     p.off = p.off + expr.eval(node.by, scope)

@@ -86,7 +86,7 @@ return function(check)
   for n = 1, 200 do
     for most = 1, 6 do
       for together = 1, 2 do
-        local at, blocks, runs = 0, 0, tiles.vector_blocks(avx512, n, most, false, together)
+        local at, blocks, runs = 0, 0, tiles.vector_runs(avx512, n, most, false, together)
         for i, run in ipairs(runs) do
           local last = run.vecs[#run.vecs]
           check(run.at == at and run.vecs[1].at == at, "a block does not begin where the one before ends")
@@ -154,7 +154,7 @@ return function(check)
   } do
     local plan = plan_of.build(config.load(nil, split(case[1] .. " isa=avx512 cpu=" .. case[2])))
     local product = plan.stage.values.product
-    local found = { plan.hb, product.runs[1][1].size, product.blocks[1].used }
+    local found = { plan.hb, product.runs[1][1].size, product.panel_runs[1].used }
     check(table.concat(found, " ") == table.concat(case, " ", 3),
       ("%s of %s: %s"):format(case[1], case[2], table.concat(found, " ")))
   end

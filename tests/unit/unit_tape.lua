@@ -132,7 +132,7 @@ local function evaluator()
   end)
   fails("no x here", function(t, w, p)
     local x
-    t:block(function() x = t:op("load", w, "x", p) end)
+    t:scope(function() x = t:op("load", w, "x", p) end)
     t:op("store", w, nil, p, x)
   end)
 end
