@@ -38,16 +38,16 @@ end
 function M.operand(plan) return plan.attend.value_rows or plan.attend.values end
 
 -- Numbers from one row of operand A to the next, and from one K step to the next.
-function M.steps(plan)
+function M.strides(plan)
   local a = M.operand(plan)
-  return plan.attend.value_rows and a or { row = 1, step = a.row }
+  return plan.attend.value_rows and a or { row = 1, k_stride = a.row }
 end
 
 -- One block of keys; with ptrs.context the result is there, in pairs. block: v_at and p_at, where its values and
 -- weights start; steps, a literal number of keys, or tiles, a run-time number of their tiles; key, its first; add, to
 -- what is there; final, the last one; filtered, without values of hidden keys.
 function M.block(K, group, ptrs, block)
-  local t, plan, operand = K.t, K.plan, M.steps(K.plan)
+  local t, plan, operand = K.t, K.plan, M.strides(K.plan)
   local tile_steps = ways.of(plan.attend_scheme).tile_words(plan.attend_scheme)
   -- With the filter time is no matter: the smallest tiles.
   local least = ptrs.context and 2 or 1
@@ -83,7 +83,7 @@ function M.block(K, group, ptrs, block)
           scheme = plan.attend_scheme, name = "context_sums", rows = run.size, vecs = group.vecs, steps = steps,
           blocks = blocks,
           unroll = unroll or K:unroll(steps),
-          a = { p = p.v, row = operand.row, step = operand.step }, b = { p = p.p, step = group.width },
+          a = { p = p.v, row = operand.row, k_stride = operand.k_stride }, b = { p = p.p, k_stride = group.width },
           filter = p.key and filter(t, {
             scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p,
             by = plan.attend_scheme.group }),

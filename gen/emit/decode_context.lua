@@ -39,11 +39,11 @@ local function context_tile(K, step, tile)
     local inner = {
       scheme = K.plan.attend_scheme, rows = run.size, vecs = panels.vecs,
       steps = literal and tile.keys, blocks = p.keys,
-      unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
-      b = { p = p.v, step = tile.row, moving = {} }, init = gemm.from_zero(t),
+      unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, k_stride = 1 },
+      b = { p = p.v, k_stride = tile.row, moving = {} }, init = gemm.from_zero(t),
     }
-    if p.scales then inner.b.moving[1] = { p = p.scales, step = 1 } end
-    if p.next then table.insert(inner.b.moving, { p = p.next, step = tile.row }) end
+    if p.scales then inner.b.moving[1] = { p = p.scales, k_stride = 1 } end
+    if p.next then table.insert(inner.b.moving, { p = p.next, k_stride = tile.row }) end
     if tile.of then
       function inner.b.value(v, name, at, k)
         return widening.value(K, tile.of, v, name, at, p.scales and p.scales:at(k))

@@ -38,7 +38,7 @@ local function numbers(t, tile)
     local vectors = {}
     if b.fetch then b.fetch(step.k) end
     for c, v in ipairs(tile.vecs) do
-      local name, at = ("b%s_c%d"):format(step.tag, c - 1), b.p:at(step.k * b.step + (c - 1) * t.isa.lanes)
+      local name, at = ("b%s_c%d"):format(step.tag, c - 1), b.p:at(step.k * b.k_stride + (c - 1) * t.isa.lanes)
       vectors[c] = b.value and b.value(v, name, at, step.k, c) or t:operand(tile.scheme.b, load, v.w, name, at)
     end
     return vectors
@@ -55,7 +55,7 @@ local function quants(t, tile)
       if part == 0 then
         local word = expr.share(step.k, in_step)
         if b.fetch and c == 1 then b.fetch(word) end
-        local at = b.p:at(word * b.step + (c - 1) * t.isa.lanes)
+        local at = b.p:at(word * b.k_stride + (c - 1) * t.isa.lanes)
         words[c] = t:op("load_words", v.w, "words" .. name, at)
       end
       vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part * (quant.deinterleave or 1))
@@ -123,10 +123,10 @@ local function in_loop(t, tile, sums)
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
-    t:bump(tile.a.p, tile.unroll * tile.a.step)
-    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.step)
+    t:bump(tile.a.p, tile.unroll * tile.a.k_stride)
+    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.k_stride)
     for _, moving in ipairs(tile.b.moving or {}) do
-      t:bump(moving.p, tile.unroll // tiles.in_step(tile.scheme) * moving.step)
+      t:bump(moving.p, tile.unroll // tiles.in_step(tile.scheme) * moving.k_stride)
     end
   end)
   if not tile.blocks then
@@ -148,11 +148,11 @@ end
 --   unroll        K steps of a block
 --   name          of what equal tiles share
 --   chains        sums that the steps go to in turn, 1 if missing
---   a             { p, row, step, streamed }; streamed: tile registers read it past the nearest cache
---   b             { p, step, value, fetch, fetch_block, moving }
+--   a             { p, row, k_stride, streamed }; streamed: tile registers read it past the nearest cache
+--   b             { p, k_stride, value, fetch, fetch_block, moving }
 --     value(v, name, at, k, c)       makes a vector of it, if it is not read as it lies
 --     fetch(k), fetch_block(n)       come before a step, and before a block of n steps
---     moving                         { p, step } of memory that these two read
+--     moving                         { p, k_stride } of memory that these two read
 --   init(r, c, w, name)              starts one accumulator, if not from zero
 --   rest                             the same for the other chains
 --   filter(c, w, k, factor, name)    if given, replaces the broadcast element of A in step k and column c

@@ -202,7 +202,8 @@ local function block(K, group, ptrs, head, part)
   local keys = not masked and all and plan.cfg.seq_kv - from * rows or tiles * rows
   local literal = expr.is_const(keys)
   guard.context(K, group, ptrs, {
-    v_at = from * (group.keys.words * context.steps(plan).step), p_at = probs and from * p_tile or 0, key = from * rows,
+    v_at = from * (group.keys.words * context.strides(plan).k_stride), p_at = probs and from * p_tile or 0,
+    key = from * rows,
     steps = literal and keys or nil, tiles = not literal and tiles or nil,
     add = not part.first, final = part.last, filtered = masked and head.again,
   })

@@ -18,7 +18,7 @@ local function target_of(K, tile, c, base, rows)
            scale = tile.c.scale, rows = rows or tile.rows, scheme = tile.c.pairs and K.plan.attend_scheme }
 end
 
--- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
+-- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, k_stride, product }, the last being what
 -- multiplies it, and for integers also their scales, which lie behind the words of a group. next: what is fetched
 -- meanwhile, if something is (fetch.part), among it the scales of a later group, next_scales.
 function M.operand(product, panels, panel, k0, next)
@@ -27,7 +27,7 @@ function M.operand(product, panels, panel, k0, next)
   local group, words = tiles.group_steps(own), tiles.ceil_div(product.steps, in_step)
   local before = group and expr.div(k0, group) or 0 -- groups, each with a row of scales
   local row = expr.share(k0, quant and in_step or 1) + before
-  local b = { p = panel:at(row * width), step = width, scheme = own }
+  local b = { p = panel:at(row * width), k_stride = width, scheme = own }
   if next then b.next, b.fetched, b.far = next.p:at(row * next.numbers), next.numbers, next.far end
   if own.scales then
     local scales = (group and expr.min((before + 1) * (group // in_step), words) or words) + before
@@ -49,15 +49,16 @@ end
 -- Operand A of a tile, in the function that has it as p.a.
 local function operand_a(tile, p)
   local a = tile.a
-  return { p = p.a, row = a.row, step = a.step, streamed = a.streamed }
+  return { p = p.a, row = a.row, k_stride = a.k_stride, streamed = a.streamed }
 end
 
 -- Operand B likewise. Each K step fetches as much as it reads, or each block of steps a share.
 local function operand_b(K, tile, p)
-  local b, t, scheme, next, numbers = { p = p.b, step = tile.b.step }, K.t, tile.b.scheme, p.next, tile.b.fetched
+  local b, t, scheme, next, numbers = { p = p.b, k_stride = tile.b.k_stride }, K.t, tile.b.scheme, p.next,
+    tile.b.fetched
   if not next then return b end
   local bytes = scheme.b.bytes
-  b.moving = { { p = next, step = numbers } }
+  b.moving = { { p = next, k_stride = numbers } }
   local tile_words = ways.of(scheme).tile_words(scheme)
   if tile_words then
     function b.fetch(k) fetch(t, bytes, tile_words * numbers, next:at(k * numbers), "prefetch_far") end
@@ -129,7 +130,7 @@ end
 -- What sums begin with may be behind the scales of columns, or of rows (a.sums).
 local function words_end(K, tile, p, base, rows)
   local t, scheme = K.t, tile.b.scheme
-  local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), scheme)
+  local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.k_stride), scheme)
     or p.row_sums and gemm.from_row(t, p.row_sums:at(base), scheme) or nil
   return { init = init, steps = function()
     local columns = {}
@@ -153,8 +154,8 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 local code = { sums = gemm.tile, run = epilogue.run, store = epilogue.store_as, target = target_of }
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, step, streamed, scales, sums } and b { p, step } as gemm.tile has them, b also with its
--- product; c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one,
+-- mode, steps; a { p, row, k_stride, streamed, scales, sums } and b { p, k_stride } as gemm.tile has them, b also with
+-- its product; c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one,
 -- start is gemm's way to start from it.
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
@@ -295,8 +296,8 @@ function M.rows(K, product, group, of)
           name = ("%s_%dx%s"):format(of.label, run.size, group.name),
           text = ("%d rows for a group of queries"):format(run.size),
           rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
-          a = { p = of.weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
-          b = { p = of.b:at(k0 * group.width), step = group.width, scheme = K.plan.applying.scheme },
+          a = { p = of.weights:at(row * product.steps + k0 * run.size), row = 1, k_stride = run.size },
+          b = { p = of.b:at(k0 * group.width), k_stride = group.width, scheme = K.plan.applying.scheme },
           bias = of.bias and of.bias:at(row), start = gemm.from_row,
           c = { p = of.c:at(row * group.width), row = group.width },
         })

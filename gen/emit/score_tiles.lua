@@ -20,7 +20,8 @@ local function depth_of(plan) return tiles.words(plan.attend_scheme, plan.attend
 -- The product of so many rows of keys with the queries of a group, as gemm.tile has it.
 local function product_of(plan, group, rows, k, q, unroll)
   return { scheme = plan.attend_scheme, name = "score_sums", rows = rows, vecs = group.vecs, steps = depth_of(plan),
-           unroll = unroll, a = { p = k, row = plan.attend.keys.row, step = 1 }, b = { p = q, step = group.width } }
+           unroll = unroll, a = { p = k, row = plan.attend.keys.row, k_stride = 1 },
+           b = { p = q, k_stride = group.width } }
 end
 
 -- Behind a rise of m: the factor of each lane in all that was multiplied with its weights so far, p_rows of them and

@@ -16,7 +16,7 @@
 --   held      rows are rounded to the type of attention's operands
 --   scale     numbers are multiplied by it as they are stored
 --   scaled    of integers: "rows" or "lanes", as their scales lie; scaled_rows: rows of all of these
---   words, step, count, tile_words, rows   of rows of words (schedule/tiles.lua, lay)
+--   words, k_stride, count, tile_words, rows   of rows of words (schedule/tiles.lua, lay)
 
 local M = {}
 

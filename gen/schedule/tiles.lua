@@ -49,15 +49,15 @@ function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
 
 -- Lays out a tensor whose rows of words are operand A.
 --   words       of a row, zeros among them
---   row, step   numbers from one row, and one K step, to the next
+--   row, k_stride   numbers from one row, and one K step, to the next
 --   count       of all
 --   tile_words  of tile registers: words of a row of a tile; a block has all rows, so a tile is one piece of memory
 function M.lay(to, scheme, rows, words)
   local interleave, tile_words = ways.interleave(scheme), ways.of(scheme).tile_words(scheme)
   local height = M.round_up(rows, interleave) + M.rows_behind(scheme)
   to.words = M.padded(scheme, words)
-  to.row, to.step, to.count = to.words, interleave, height * to.words
-  if tile_words then to.tile_words, to.row, to.step, to.rows = tile_words, tile_words, height, rows end
+  to.row, to.k_stride, to.count = to.words, interleave, height * to.words
+  if tile_words then to.tile_words, to.row, to.k_stride, to.rows = tile_words, tile_words, height, rows end
 end
 
 -- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.
@@ -65,9 +65,9 @@ function M.streamed(cpu, to, panel) return to.tile_words ~= nil and 4 * (to.coun
 
 -- Where a word of the first row is then.
 function M.word_at(to, word)
-  if not to.tile_words then return word * to.step end
+  if not to.tile_words then return word * to.k_stride end
   local block = expr.div(word, to.tile_words)
-  return block * (to.tile_words * to.step) + (word - block * to.tile_words)
+  return block * (to.tile_words * to.k_stride) + (word - block * to.tile_words)
 end
 
 -- The name of a function that does `what` with some rows of as many numbers: blocks of words lie as far apart as the

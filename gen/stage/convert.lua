@@ -308,7 +308,7 @@ local function value_block(K, place, stage, size, first)
   local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
   local ld, row = stage.a.row, stage.c.row
   local params = { { "v", "in", project.operands(K, place, stage.a):at(first * ld) },
-                   { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.step) } }
+                   { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.k_stride) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
   if bounds.stop then params[3] = { "key", "int", first * plan.attend_scheme.group } end
   K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,

@@ -118,7 +118,7 @@ local function record(K, stage, size, p)
     local next = own and fetch.of_tile(own, panels, p.w, panel, 0)
     K:chunks(product.chunks, function(mode, k0, steps)
       product_of.column_tile(K, size, panels, {
-        label = stage.name, mode = mode, steps = steps, a = { p = p.x:at(k0), row = a.row, step = 1 },
+        label = stage.name, mode = mode, steps = steps, a = { p = p.x:at(k0), row = a.row, k_stride = 1 },
         b = product_of.operand(product, panels, p.w:at(panel), k0, next), bias = p.bias and p.bias:at(column),
         c = { p = p.out:at(column), row = c.row } })
     end)

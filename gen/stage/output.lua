@@ -128,8 +128,8 @@ local function tiles_of(own, i, run, number, count, at)
   local K, stage, panels, p, plan = own.K, own.stage, own.panels, own.p, own.K.plan
   local product, piece = stage.product, own.pieces[i]
   local group, in_rows = piece.group, stage.a.at == "rows"
-  local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
-    or { row = ways.interleave(plan.scheme), step = group.width }
+  local order = in_rows and { row = stage.a.row, k_stride = stage.a.k_stride or 1 }
+    or { row = ways.interleave(plan.scheme), k_stride = group.width }
   local function next(n)
     return p.next and fetch.part(plan.fetch, product, p.next, panels.width, number + n, own.total)
   end
@@ -143,7 +143,7 @@ local function tiles_of(own, i, run, number, count, at)
       local count = scaled_rows(stage) and plan.cfg.seq or group.width
       local scales, sums = product_of.of_rows(product.scheme, all, count, k0)
       local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
-      return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
+      return { p = o:at(row * order.row + k0 * order.k_stride), row = order.row, k_stride = order.k_stride,
                streamed = tiles.streamed(plan.cpu, stage.a, panels.width * product.depth),
                scales = scales, sums = sums }
     end,

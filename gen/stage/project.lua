@@ -165,7 +165,7 @@ end
 -- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where tiles fetch
 -- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_tiles(K, stage, p, runs)
-  local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
+  local product, a, c, k_stride = stage.product, stage.a, stage.c, stage.a.k_stride or 1
   local fetched, before = not product.parts and fetch.of(K.plan, product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
@@ -180,7 +180,7 @@ local function record_tiles(K, stage, p, runs)
       a = function(i, k0)
         local scales = p.row_scales and p.row_scales:at(row_of(i))
         local own, sums = product_of.of_rows(product.scheme, scales, a.scaled_rows, k0)
-        return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
+        return { p = p.x:at(row_of(i) * a.row + k0 * k_stride), row = a.row, k_stride = k_stride,
                  streamed = tiles.streamed(K.plan.cpu, a, panels.width * product.depth),
                  scales = own, sums = sums }
       end,

@@ -154,7 +154,7 @@ local function record_part(K, stage, kind, panels, of)
         local row = n * run.size + run.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, run.size, panels, {
-            label = stage.name, mode = mode, steps = steps, a = { p = q.a:at(row * d + k0), row = d, step = 1 },
+            label = stage.name, mode = mode, steps = steps, a = { p = q.a:at(row * d + k0), row = d, k_stride = 1 },
             b = product_of.operand(product, panels, q.b, k0),
             c = { p = q.c:at(row * panels.width), row = panels.width } })
         end)

@@ -13,14 +13,14 @@ function M.steps(t, tile)
   local function read(step)
     local vectors = {}
     for c = 0, 2 * #tile.vecs - 1 do
-      local at = b.p:at(step.k * b.step + c * isa.lanes)
+      local at = b.p:at(step.k * b.k_stride + c * isa.lanes)
       vectors[c] = t:operand(tile.scheme.b, does.load, isa.full, ("b%s_c%d"):format(step.tag, c), at)
     end
     return vectors
   end
   local function multiply(r, step, vectors, acc)
     if r % 2 == 0 then
-      local at = a.p:at(step.k * a.step + r * a.row)
+      local at = a.p:at(step.k * a.k_stride + r * a.row)
       held = t:operand(tile.scheme.a, does.load, isa.full, ("a_r%d%s"):format(r, step.tag), at)
     end
     for c = 1, #tile.vecs do t:update(acc[c], tile.scheme.op, held, vectors[2 * (c - 1) + r % 2], acc[c]) end

@@ -44,7 +44,7 @@ end
 
 -- Words `from` on, as an operand.
 local function moved(operand, from)
-  return { p = operand.p:at(from * operand.step), row = operand.row, step = operand.step }
+  return { p = operand.p:at(from * operand.k_stride), row = operand.row, k_stride = operand.k_stride }
 end
 
 -- Sums of `steps` words from `from` on, at most a block; added to those in memory, if there are any.
@@ -146,8 +146,8 @@ local function again(K, tile, p, target)
   local scheme = setmetatable({ op = "dot_halves", way = "outer", deinterleave = false, starts = false },
                                { __index = tile.scheme })
   local inner = { scheme = scheme, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
-                  a = { p = p.a, row = tile.a.row, step = tile.a.step },
-                  b = { p = p.b, step = tile.b.step, value = deinterleave and words_of(t) } }
+                  a = { p = p.a, row = tile.a.row, k_stride = tile.a.k_stride },
+                  b = { p = p.b, k_stride = tile.b.k_stride, value = deinterleave and words_of(t) } }
   tile.code.run(inner, tile.code.sums(t, inner), ends(t, tile, p, target, { apply = function(value, at)
     local w, own = at.v.w, both(t, tile, p, at)
     local none = t:op("mul", w, "none_" .. at.name, own, t:op("zero", w, "zero_" .. at.name)) -- NaN if it is not finite
@@ -197,8 +197,8 @@ function M.alone(K, tile, code)
   local name, text = ("%s_k%d"):format(tile.name, tile.steps), ("%s, %d K steps"):format(tile.text, tile.steps)
   choices.add(t.why, "levels")
   K:part(name, text .. ".", params, function(p)
-    local own = setmetatable({ a = { p = p.a, row = tile.a.row, step = tile.a.step },
-                               b = { p = p.b, step = tile.b.step }, vecs = vecs }, { __index = tile })
+    local own = setmetatable({ a = { p = p.a, row = tile.a.row, k_stride = tile.a.k_stride },
+                               b = { p = p.b, k_stride = tile.b.k_stride }, vecs = vecs }, { __index = tile })
     p.totals = t:buffer("totals", 2 * size)
     sums(K, own, t:buffer("words", size), p.totals)
     local test, found = finite(t, tile, p)

@@ -9,14 +9,14 @@ local M = { by_lane = true, columns = "products by halves of words have weights 
 
 local function nothing() end
 
-function M.together(t, tile) return tile.a.step == 1 and tile.a.row ~= 1 and t.isa.lanes or 1 end
+function M.together(t, tile) return tile.a.k_stride == 1 and tile.a.row ~= 1 and t.isa.lanes or 1 end
 
 function M.steps(t, tile, block)
   local lanes, full, a, rest = t.isa.lanes, t.isa.full, tile.a, outer.steps(t, tile, block)
   local deinterleave = tile.scheme.deinterleave
   local held -- vectors of A
   local function read(r, step, left)
-    local at, name = a.p:at(step.k * a.step + r * a.row), ("a_r%d%s"):format(r, step.tag)
+    local at, name = a.p:at(step.k * a.k_stride + r * a.row), ("a_r%d%s"):format(r, step.tag)
     if left < lanes then return t:op("load_n", full, name, at, left) end
     return t:operand(tile.scheme.a, tile.scheme.does.load, full, name, at)
   end
@@ -39,7 +39,7 @@ function M.steps(t, tile, block)
       if r % lanes == 0 then held = read(r, step, whole - r) end
       fma(r, b, acc, held, r % lanes)
     end }
-  elseif a.step == 1 then
+  elseif a.k_stride == 1 then
     local whole = by_lane(block.count)
     local function begin(step)
       if step.i >= whole or step.i % lanes > 0 then return end

@@ -19,7 +19,7 @@ function M.steps(t, tile, block)
           dups[v.w] = t:op(does.low, v.w, name, dups[full])
           choices.add(t.why, "tail")
         else
-          dups[v.w] = t:operand(tile.scheme.a, does.dup, v.w, name, a.p:at(step.k * a.step + r * a.row))
+          dups[v.w] = t:operand(tile.scheme.a, does.dup, v.w, name, a.p:at(step.k * a.k_stride + r * a.row))
         end
       end
       local factor = dups[v.w]

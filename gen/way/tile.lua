@@ -64,10 +64,10 @@ local function ops(t, tile)
       t:op("tile_load", full, nil, sum(i, j), sums:at(i * (size * width) + j * size), width)
     end,
     load_a = function(s, i)
-      t:op(load_a, full, nil, "A" .. i, a.p:at(s * (size * a.step) + i * (size * a.row)), a.row)
+      t:op(load_a, full, nil, "A" .. i, a.p:at(s * (size * a.k_stride) + i * (size * a.row)), a.row)
     end,
     load_b = function(s, j, as)
-      t:op("tile_load", full, nil, "B" .. (as or j), b.p:at(s * (size * b.step) + j * size), b.step)
+      t:op("tile_load", full, nil, "B" .. (as or j), b.p:at(s * (size * b.k_stride) + j * size), b.k_stride)
     end,
     multiply = function(i, j) t:op(scheme.tiled, full, nil, sum(i, j), "A" .. i, "B" .. j) end,
     store = function(sums, i, j, as)
@@ -189,11 +189,11 @@ local function by_vectors(t, tile)
     t:loop("word", size, function(k)
       local word, columns, n = s * size + k, {}, 0
       for c, v in ipairs(tile.vecs) do
-        columns[c] = t:op("load", v.w, "b_c" .. c - 1, b.p:at(word * b.step + (c - 1) * t.isa.lanes))
+        columns[c] = t:op("load", v.w, "b_c" .. c - 1, b.p:at(word * b.k_stride + (c - 1) * t.isa.lanes))
       end
       each(function(r, c, w, name)
         n = n + 1
-        local at = a.p:at(s * (size * a.step) + k + r * a.row)
+        local at = a.p:at(s * (size * a.k_stride) + k + r * a.row)
         local factor = tile.filter(c, w, word, t:op("dup", w, "a_" .. name, at), name)
         for half, sums in pairs(halves) do
           local op = half .. "_half"

@@ -22,7 +22,7 @@ function M.steps(t, tile)
       held = {}
       for i = r, math.min(r + ROWS, tile.rows) - 1 do
         held[i] = t:operand(tile.scheme.a, tile.scheme.does.dup, t.isa.full, ("a_r%d%s"):format(i, step.tag),
-          a.p:at(step.k * a.step + i * a.row))
+          a.p:at(step.k * a.k_stride + i * a.row))
       end
     end
     for c in ipairs(tile.vecs) do t:update(acc[c], tile.scheme.op, held[r], b[c], acc[c]) end
