@@ -7,7 +7,7 @@ local host = require "host"
 local config = require "options.config"
 local errors = require "command.errors"
 local version = require "base.version"
-local WIDTH = require("base.words").WIDTH
+local WIDTH = require("base.wording").WIDTH
 
 -- In groups, as help shows them.
 local groups = {

@@ -9,7 +9,7 @@
 -- `more` is a list of further errors.
 
 local host = require "host"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -25,7 +25,7 @@ function M.on_error(e)
   return type(e) == "table" and e or { internal = "internal error: " .. host.traceback(e) }
 end
 
-M.show = words.short
+M.show = wording.short
 
 local LONGEST = 480 -- characters of a message: what is longer is not read in a terminal
 

@@ -16,7 +16,7 @@ local tables = require "command.tables"
 local takes = require "command.takes"
 local unread = require "model.unread"
 local weights = require "command.weights"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local must = errors.must
 
@@ -201,9 +201,9 @@ end
 local function packed_text(packer, several)
   local parts, told = {}, false
   for i, part in ipairs(packer.parts) do
-    parts[i], told = ("%s %s"):format(words.number(part.bytes), part.text), told or part.text == pack.TABLES
+    parts[i], told = ("%s %s"):format(wording.number(part.bytes), part.text), told or part.text == pack.TABLES
   end
-  return ("      %s bytes packed a layer%s%s"):format(words.number(packer.packing.bytes),
+  return ("      %s bytes packed a layer%s%s"):format(wording.number(packer.packing.bytes),
     several and " for " .. packer.cfg.isa or "", told and ": " .. table.concat(parts, ", ") or "")
 end
 
@@ -223,12 +223,12 @@ local function proposal(entry)
   end
   if group then keys, how = "weight_dtype=int4 group=" .. group, "with the same integers" end
   return keys and ("      the file has them as %s, %s bytes a layer: %s packs fewer, %s"):format(
-    type, words.number(math.tointeger(bytes // 1)), keys, how) or nil
+    type, wording.number(math.tointeger(bytes // 1)), keys, how) or nil
 end
 
 local function summary(model, all, kernels, figures)
-  local lines = { ("%s: %s, %s, %s"):format(model.path, model.type, words.counted(#all, "layer"),
-    words.counted(#kernels, "kernel")) }
+  local lines = { ("%s: %s, %s, %s"):format(model.path, model.type, wording.counted(#all, "layer"),
+    wording.counted(#kernels, "kernel")) }
   for _, entry in ipairs(kernels) do
     local first, last = entry.layers[1].name, entry.layers[#entry.layers].name
     local places = entry.packers.known.places
@@ -247,7 +247,7 @@ local function summary(model, all, kernels, figures)
   for _, entry in ipairs(model.swap and model.swap.left or {}) do
     lines[#lines + 1] = ("  stays: layer %s: %s"):format(errors.show(entry.layer.name), entry.why)
   end
-  lines[#lines + 1] = ("packed %s bytes in %.2f s, all in %.2f s"):format(words.number(figures.bytes),
+  lines[#lines + 1] = ("packed %s bytes in %.2f s, all in %.2f s"):format(wording.number(figures.bytes),
     figures.packing, figures.seconds)
   lines[#lines + 1] = figures.compile
   return table.concat(lines, "\n") .. "\n"

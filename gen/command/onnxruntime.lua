@@ -18,7 +18,7 @@ local model_text = require "model.text"
 local onnx_ends = require "onnx.ends"
 local onnx_graph = require "onnx.replace"
 local takes = require "command.takes"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local must = errors.must
 
@@ -259,7 +259,7 @@ function M.check_size(packers)
   for _, packer in ipairs(packers) do bytes = bytes + packer.packing.bytes * packer.layers end
   if bytes <= MOST - BESIDES then return end
   error({ message = ("--onnxruntime: %s bytes of packed weights are more than a library can have; dtype=bf16 or " ..
-    "weight_dtype=int8 makes them fewer, --only takes some of the layers"):format(words.number(bytes)) }, 0)
+    "weight_dtype=int8 makes them fewer, --only takes some of the layers"):format(wording.number(bytes)) }, 0)
 end
 
 local SECONDS = 3600

@@ -9,7 +9,7 @@ local packed_file = require "command.packed_file"
 local takes = require "command.takes"
 local tensors = require "model.tensors"
 local weights = require "command.weights"
-local words = require "base.words"
+local wording = require "base.wording"
 
 -- Matrices as mhagen_weights names them, and as packing does.
 local names = { wq = "wq", wk = "wk", wv = "wv", wo = "wo", bq = "bq", bk = "bk", bv = "bv", bo = "bo",
@@ -129,7 +129,7 @@ local function run(args)
     packed:free()
     written[#written + 1] = file:finish()
     lines[i] = ("%s: %s bytes of %s for %s\n"):format(args.output:sub(1, -#name - 1) .. packer.file,
-      words.number(packer.packing.bytes), packer.kind.what, packer.cfg.name)
+      wording.number(packer.packing.bytes), packer.kind.what, packer.cfg.name)
   end
   errors.must(host.write_files(dir, written))
   if not args.quiet then errors.must(host.print(table.concat(lines))) end

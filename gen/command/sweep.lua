@@ -10,7 +10,7 @@ local row_files = require "command.row_files"
 local slurm = require "command.slurm"
 local sweep = require "lab.sweep"
 local takes = require "command.takes"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local must = errors.must
 
@@ -53,7 +53,7 @@ local function tell_invalid(invalid, dir, say)
     end
   end
   for i = 1, math.min(#list, MOST_TOLD) do
-    say("invalid: %s (%s, the first is %s)", list[i].text, words.counted(list[i].count, "config"), list[i].first)
+    say("invalid: %s (%s, the first is %s)", list[i].text, wording.counted(list[i].count, "config"), list[i].first)
   end
   if #list > MOST_TOLD then say("and %d mistakes more, in %s/invalid.txt", #list - MOST_TOLD, dir) end
 end
@@ -151,7 +151,7 @@ local function run(args)
   ninja.lock(args.output, settings.timeout, say)
   slurm.settle(args.output, configs, not args.slurm, say)
   local broken = row_files.mend(args.output, configs)
-  if broken > 0 then say("%s made anew", words.counted(broken, "broken file")) end
+  if broken > 0 then say("%s made anew", wording.counted(broken, "broken file")) end
   write_plan(args.output, configs, invalid, settings)
   local rows = row_files.all(args.output, configs)
   if args.retry then rows = forget_failures(args.output, rows) end

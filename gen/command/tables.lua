@@ -11,7 +11,7 @@ local config = require "options.config"
 local model_text = require "model.text"
 local pack = require "plan.pack"
 local plan_of = require "plan.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -87,7 +87,7 @@ function M.lines(entry)
   local set, lines = entry.tables or { owner = entry }, {}
   if set.owner ~= entry then return { "      with the tables of rope of " .. set.owner.cfg.name } end
   for i, packer in ipairs(set) do
-    lines[i] = ("      %s bytes of %s%s, packed %s"):format(words.number(packer.packing.bytes), packer.kind.what,
+    lines[i] = ("      %s bytes of %s%s, packed %s"):format(wording.number(packer.packing.bytes), packer.kind.what,
       set[2] and " for " .. packer.cfg.isa or "", packer.layers > 1 and ("%d times"):format(packer.layers) or "once")
   end
   return lines

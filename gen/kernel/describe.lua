@@ -16,9 +16,9 @@ local sections = require "schedule.sections"
 local shape_of = require "kernel.shape"
 local types = require "machine.types"
 local ways = require "way.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
-local number = words.number
+local number = wording.number
 
 local M = {}
 
@@ -81,7 +81,7 @@ end
 local function workspace(plan)
   local lines = {}
   for _, space in ipairs { "entry", "projected", "task" } do
-    for i, line in ipairs(words.filled(parts(plan.memory[space], space), 70)) do
+    for i, line in ipairs(wording.filled(parts(plan.memory[space], space), 70)) do
       lines[#lines + 1] = (" *   %-9s %-9s %s"):format(#lines == 0 and "bytes" or "", i == 1 and space or "", line)
     end
   end
@@ -92,7 +92,7 @@ function M.header(recorded)
   local plan, lines = recorded.plan, {}
   local rounded = rounding(plan)
   for i, line in ipairs(phases(plan)) do
-    lines[#lines + 1] = words.singular((" *   %-9s %s %s"):format(i == 1 and "plan" or "", table.unpack(line)))
+    lines[#lines + 1] = wording.singular((" *   %-9s %s %s"):format(i == 1 and "plan" or "", table.unpack(line)))
   end
   if rounded then
     lines[#lines + 1] = " *   numbers   " .. rounded:gsub("; ", ";\n *             ")
@@ -204,13 +204,13 @@ local function choice_lines(recorded, reasons)
   for _, list in ipairs { recorded.plan.why, recorded.tape.why } do
     for _, row in ipairs(list) do
       choices[#choices + 1] = row.choice
-      if reasons then lines[#lines + 1] = words.hung("  ", row.choice .. ": " .. row.reason, 6) end
+      if reasons then lines[#lines + 1] = wording.hung("  ", row.choice .. ": " .. row.reason, 6) end
       for _, other in ipairs(reasons and row.rejected or {}) do
-        lines[#lines + 1] = words.hung("    not ", ("%s: %s"):format(other[1], other[2]))
+        lines[#lines + 1] = wording.hung("    not ", ("%s: %s"):format(other[1], other[2]))
       end
     end
   end
-  if not reasons then lines[2] = words.hung("  ", table.concat(choices, "; ")) end
+  if not reasons then lines[2] = wording.hung("  ", table.concat(choices, "; ")) end
   return lines
 end
 
@@ -226,7 +226,7 @@ local function buffer_lines(recorded)
     local parts = {}
     for i, section in ipairs(sections) do parts[i] = section.doc .. " " .. number(section.count * bytes) end
     if always or sections.total > 0 then
-      lines[#lines + 1] = words.hung(("  %-26s %13s  "):format(space[2], number(sections.total * bytes)),
+      lines[#lines + 1] = wording.hung(("  %-26s %13s  "):format(space[2], number(sections.total * bytes)),
         table.concat(parts, ", "))
     end
   end
@@ -240,7 +240,7 @@ local function head_lines(recorded, alone)
   local cfg, tiles = plan.cfg, plan.cost / plan.cpu.fmas
   local lines = { cfg.name, "  command    mhagen gen " .. config.canonical(cfg) } -- in one line, to be copied
   local function line(label, ...)
-    lines[#lines + 1] = words.hung(("  %-10s "):format(label), string.format(...))
+    lines[#lines + 1] = wording.hung(("  %-10s "):format(label), string.format(...))
   end
   line("shape", "%s", shape_of(cfg))
   if rounding(plan) then line("numbers", "%s", rounding(plan)) end
@@ -270,7 +270,7 @@ function M.explain(recorded, more)
   add { "phases" }
   for _, line in ipairs(phases(recorded.plan)) do
     local begin, text = line[2]:match("^( *)(.*)$")
-    add { words.hung(("  %s %s"):format(line[1], begin), text) }
+    add { wording.hung(("  %s %s"):format(line[1], begin), text) }
   end
   add(floor_lines(recorded, counts, sum))
   if more.types then add(type_lines(recorded)) end

@@ -2,7 +2,7 @@
 
 local graph = require "graph.init"
 local options = require "options.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 -- The extents of q, k, v or y of a batch entry; the heads first, where the layout has them so.
 local function extents(cfg, name)
@@ -18,7 +18,7 @@ local WIDTH = 100 -- of a line of generated text
 local function in_lines(list, newline)
   local all = {}
   for i, item in ipairs(list) do all[i] = item .. (i < #list and "," or "") end
-  return newline .. table.concat(words.filled(all, WIDTH - #newline), newline)
+  return newline .. table.concat(wording.filled(all, WIDTH - #newline), newline)
 end
 
 -- A config in words: in one line, or with `newline` before each line of the options.

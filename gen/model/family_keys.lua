@@ -6,7 +6,7 @@
 
 local angles = require "model.rope"
 local fields = require "model.fields"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -76,7 +76,7 @@ local function kind_of(c, i, whole)
   local kind = types and types[i + 1] or whole and "full_attention" or "sliding_attention"
   if types and types[i + 1] == nil then c:fail("layer_types", "has no element %d", i + 1) end
   if kind ~= "sliding_attention" and kind ~= "full_attention" then
-    c:fail("layer_types", "%s is not known", words.short(kind))
+    c:fail("layer_types", "%s is not known", wording.short(kind))
   end
   return kind
 end
@@ -153,7 +153,7 @@ function M.llama4(c, i)
   local floor, kind = c:int("floor_scale", 8192), c:list "layer_types"
   kind = kind and kind[i + 1] or with_rope and "chunked_attention" or "full_attention"
   if kind ~= "chunked_attention" and kind ~= "full_attention" then
-    c:fail("layer_types", "%s is not known", words.short(kind))
+    c:fail("layer_types", "%s is not known", wording.short(kind))
   end
   local keys = with_rope and norms and M.rms(c) or {}
   if kind == "chunked_attention" and chunk then

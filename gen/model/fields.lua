@@ -6,7 +6,7 @@
 -- A missing field has its value in `defaults`, if there is one. A field that is null has no value. `older` has the
 -- names that fields had before.
 
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 M.__index = M
@@ -47,7 +47,7 @@ local function ask(self, name, default, good, rule)
     return default
   end
   if not good(value) then
-    self:fail(name, "%s must be %s", type(value) == "table" and "it" or words.short(value), rule)
+    self:fail(name, "%s must be %s", type(value) == "table" and "it" or wording.short(value), rule)
   end
   return value
 end
@@ -67,7 +67,7 @@ end
 -- A number above zero.
 function M:positive(name, default)
   local value = self:number(name, default)
-  if value and value <= 0 then self:fail(name, "%s must be above zero", words.short(value)) end
+  if value and value <= 0 then self:fail(name, "%s must be above zero", wording.short(value)) end
   return value
 end
 
@@ -101,7 +101,7 @@ function M:counts(name, most)
   if #list < 1 or #list > 16 then self:fail(name, "must have 1 to 16 numbers") end
   for _, value in ipairs(list) do
     if math.type(value) ~= "integer" or value < 1 or value > most then
-      self:fail(name, "%s must be a number from 1 to %d", words.short(value), most)
+      self:fail(name, "%s must be a number from 1 to %d", wording.short(value), most)
     end
   end
   return list
@@ -123,7 +123,7 @@ function M.agreed(places, default)
   for _, place in ipairs(places) do
     local value = place[1]:positive(place[2], false)
     if value and found and value ~= found then
-      place[1]:fail(place[2], "%s, and %s is %s", words.short(value), first[1]:full(first[2]), words.short(found))
+      place[1]:fail(place[2], "%s, and %s is %s", wording.short(value), first[1]:full(first[2]), wording.short(found))
     end
     if value and not found then found, first = value, place end
   end
@@ -151,7 +151,7 @@ end
 function M:only(name, meant)
   local value = value_of(self, name)
   if value ~= nil and value ~= meant then
-    self:fail(name, "%s is not supported", type(value) == "table" and "this" or words.short(value))
+    self:fail(name, "%s is not supported", type(value) == "table" and "this" or wording.short(value))
   end
 end
 

@@ -3,7 +3,7 @@
 
 local cursor = require "model.cursor"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 
 -- Kinds of values: how string.unpack calls those of one size.
 local formats = { [0] = "I1", "i1", "I2", "i2", "I4", "i4", "f", "I1", nil, nil, "I8", "i8", "d" }
@@ -50,7 +50,7 @@ local function read_tensor(at, path, file)
   local tensor = { name = read_text(at, what) or at:fail("%s: is too long", what), path = path, file = file,
                    shape = {} }
   local dims = at:number("I4", "number of axes")
-  if dims > DIMS then at:fail("tensor %s: %d axes", words.short(tensor.name), dims) end
+  if dims > DIMS then at:fail("tensor %s: %d axes", wording.short(tensor.name), dims) end
   for i = dims, 1, -1 do tensor.shape[i] = at:number("I8", "size of an axis") end -- the innermost comes first
   local kind = at:number("I4", "type of a tensor")
   tensor.type = types[kind] or ("type %d"):format(kind)
@@ -72,13 +72,13 @@ return function(file, path, type_size)
   local values, list, found, places = {}, {}, {}, {}
   for _ = 1, keys do
     local key = read_text(at, "key") or at:fail("a key is too long")
-    if values[key] ~= nil then at:fail("key %s is there twice", words.short(key)) end
-    values[key] = read_value(at, at:number("I4", "kind of a value"), "value of " .. words.short(key))
+    if values[key] ~= nil then at:fail("key %s is there twice", wording.short(key)) end
+    values[key] = read_value(at, at:number("I4", "kind of a value"), "value of " .. wording.short(key))
   end
   local align = values["general.alignment"] or 32
   if math.type(align) ~= "integer" or align < 1 or align > LONGEST or align & (align - 1) ~= 0 then
     error({ message = ("%s: general.alignment = %s: must be a power of two up to %d"):format(
-      path, words.short(align), LONGEST) }, 0)
+      path, wording.short(align), LONGEST) }, 0)
   end
   for i = 1, count do
     list[i] = read_tensor(at, path, file)

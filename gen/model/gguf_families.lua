@@ -5,7 +5,7 @@ local angles = require "model.rope"
 local families = require "model.families"
 local family_keys = require "model.family_keys"
 local fields = require "model.fields"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local always, joined, every, even = family_keys.always, family_keys.joined, family_keys.every, family_keys.even
 
@@ -41,7 +41,7 @@ end
 
 local function scaling(c)
   local kind = c:word("rope.scaling.type", "linear")
-  local of = scalings[kind] or c:fail("rope.scaling.type", "%s is not supported", words.short(kind))
+  local of = scalings[kind] or c:fail("rope.scaling.type", "%s is not supported", wording.short(kind))
   local by = fields.agreed({ { c, "rope.scaling.factor" }, { c, "rope.scale_linear" } }, 1)
   return of(c, by, c:positive("rope.scaling.attn_factor", 1))
 end

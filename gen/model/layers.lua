@@ -6,7 +6,7 @@ local quantized = require "model.quantized"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
 local qk_of = require "graph.qk"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -81,7 +81,7 @@ local function prefixes_of(model, names)
         local prefix = other:sub(1, -length - 1)
         if before then
           error({ message = ("%s: tensor %s is there behind %s and behind %s"):format(
-            model.data, name, words.short(before), words.short(prefix)) }, 0)
+            model.data, name, wording.short(before), wording.short(prefix)) }, 0)
         end
         prefixes[name] = prefix
       end
@@ -138,18 +138,18 @@ end
 local function advice(model)
   local c = model.fields and model.fields:object "quantization_config"
   return c and ("; quantization_config says %s, of which this is not read: take the model that was quantized, or " ..
-    "write it by transformers' model.dequantize()"):format(words.short(c:word("quant_method", "something"))) or ""
+    "write it by transformers' model.dequantize()"):format(wording.short(c:word("quant_method", "something"))) or ""
 end
 
 local function fail_missing(model, name)
-  error({ message = ("%s: tensor %s is missing%s"):format(model.data, words.short(name), advice(model)) }, 0)
+  error({ message = ("%s: tensor %s is missing%s"):format(model.data, wording.short(name), advice(model)) }, 0)
 end
 
 -- The shape that a tensor must have; a vector may have more axes.
 local function check_shape(model, part, type_size)
   local tensor = part.tensor
   if not type_size(tensor.type, part.integers) then
-    tensors.fail(tensor, "numbers of type %s are not read%s", words.short(tensor.type), advice(model))
+    tensors.fail(tensor, "numbers of type %s are not read%s", wording.short(tensor.type), advice(model))
   end
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
     or { part.features, part.width }
@@ -314,7 +314,7 @@ end
 function M.row_of(model)
   local row, known = families.find(model.rows, model.type)
   if row then return row end
-  error({ message = ("%s: model type %s is not known"):format(model.path, words.short(model.type)),
+  error({ message = ("%s: model type %s is not known"):format(model.path, wording.short(model.type)),
           more = { { message = "known are " .. known } } }, 0)
 end
 

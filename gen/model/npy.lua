@@ -2,7 +2,7 @@
 
 local cursor = require "model.cursor"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local types = { ["<f8"] = "F64", ["<f4"] = "F32", ["<f2"] = "F16" }
 local LONGEST = 1 << 16 -- bytes of the header
@@ -22,7 +22,7 @@ return function(file, path, type_size, part)
   local descr, order, shape = header:match(
     "^{%s*'descr':%s*'([^']*)',%s*'fortran_order':%s*(%a+),%s*'shape':%s*%(([%d, ]*)%),?%s*}%s*$")
   if not descr then at:fail("the header is not descr, fortran_order and shape") end
-  tensor.type = types[descr] or tensors.fail(tensor, "numbers of type %s; f2, f4 and f8 are read", words.short(descr))
+  tensor.type = types[descr] or tensors.fail(tensor, "numbers of type %s; f2, f4 and f8 are read", wording.short(descr))
   if order ~= "False" then tensors.fail(tensor, "lies by columns; numpy.ascontiguousarray makes rows") end
   for size in shape:gmatch("%d+") do
     tensor.shape[#tensor.shape + 1] = math.tointeger(tonumber(size)) or tensors.fail(tensor, "its shape is too large")

@@ -7,7 +7,7 @@
 -- A tuple or list is { kind = "tuple" or "list", .. }, a dictionary { kind = "dictionary", names = { key, .. },
 -- of = { key: value } }. M.NONE is Python's None.
 
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = { NONE = { kind = "None" } }
 
@@ -50,7 +50,7 @@ local function set_items(m, items)
   for i = 1, #items, 2 do
     local key = items[i]
     if type(key) == "table" or math.type(key) == "float" then m.at:fail("a key is no text") end
-    if into.of[key] ~= nil then m.at:fail("key %s is there twice", words.short(key)) end
+    if into.of[key] ~= nil then m.at:fail("key %s is there twice", wording.short(key)) end
     into.names[#into.names + 1], into.of[key] = key, items[i + 1]
   end
 end
@@ -65,7 +65,7 @@ function M.dictionary() return { kind = "dictionary", names = {}, of = {} } end
 local function name_of(m, module, name)
   local full = ("%s %s"):format(module, name)
   return m.names[full] or m.at:fail("%s.%s is not of a state dict, and is not run; save " ..
-    "model.state_dict() alone", words.short(module), words.short(name))
+    "model.state_dict() alone", wording.short(module), wording.short(name))
 end
 
 local function line(m)

@@ -3,7 +3,7 @@
 local cursor = require "model.cursor"
 local pickle = require "model.pickle"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 local zip = require "model.zip"
 
 -- Types by PyTorch's names, with their bytes.
@@ -96,9 +96,9 @@ local function storage_of(entries, folder)
         math.type(count) ~= "integer" then
       at:fail("is no storage that is known")
     end
-    local entry = entries[folder .. "data/" .. key] or at:fail("storage %s is missing", words.short(key))
+    local entry = entries[folder .. "data/" .. key] or at:fail("storage %s is missing", wording.short(key))
     if count < 0 or count > entry.bytes // kind.size or count * kind.size ~= entry.bytes then
-      at:fail("storage %s: %d numbers of %s do not take %d bytes", words.short(key), count, kind.name, entry.bytes)
+      at:fail("storage %s: %d numbers of %s do not take %d bytes", wording.short(key), count, kind.name, entry.bytes)
     end
     return { kind = "storage", key = key, type = kind.type, size = kind.size, count = count, first = entry.first }
   end

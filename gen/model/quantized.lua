@@ -13,7 +13,7 @@
 
 local cursor = require "model.cursor"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -35,7 +35,7 @@ local function join_kind(kind, all, name)
   for field, behind in pairs(kind) do
     if field ~= "types" then joined[field], all[base .. behind] = all[base .. behind], nil end
   end
-  if all[base .. "weight"] then tensors.fail(all[base .. "weight"], "is there beside %s", words.short(name)) end
+  if all[base .. "weight"] then tensors.fail(all[base .. "weight"], "is there beside %s", wording.short(name)) end
   all[base .. "weight"] = { name = base .. "weight", path = quants.path, file = quants.file, at = quants.at,
                             type = quants.type, shape = quants.shape, joined = joined }
   return true
@@ -57,7 +57,7 @@ end
 local function require_shape(tensor, kind, ...)
   local wanted = tensors.shape_text { ... }
   if tensor.type ~= kind or tensors.shape_text(tensor.shape) ~= wanted then
-    tensors.fail(tensor, "is %s of %s, and by the config it must be %s of %s", words.short(tensor.type),
+    tensors.fail(tensor, "is %s of %s, and by the config it must be %s of %s", wording.short(tensor.type),
                  tensors.shape_text(tensor.shape), kind, wanted)
   end
   if kind == "I32" and tensor.bytes then tensors.require_bytes(tensor, 4 * tensors.count(tensor), tensor.bytes) end
@@ -65,7 +65,7 @@ end
 
 local function require_scales(tensor, ...)
   if tensor.type ~= "F16" and tensor.type ~= "BF16" and tensor.type ~= "F32" then
-    tensors.fail(tensor, "scales of type %s are not read", words.short(tensor.type))
+    tensors.fail(tensor, "scales of type %s are not read", wording.short(tensor.type))
   end
   require_shape(tensor, tensor.type, ...)
 end
@@ -78,7 +78,7 @@ end
 -- Where all its bytes are asked for.
 local function bytes_of(tensor)
   local at = cursor.new(tensor.file, tensor.path, tensor.at)
-  return at:bytes(4 * tensors.count(tensor), words.short(tensor.name))
+  return at:bytes(4 * tensors.count(tensor), wording.short(tensor.name))
 end
 
 -- The numbers of another tensor for the features of a part, `count` for each; by_group: [count][features] in the file.
@@ -142,9 +142,11 @@ local methods = {
 local function method_of(joined, c)
   if not c then tensors.fail(joined.quants, "config.json has no quantization_config") end
   local method = methods[c:word "quant_method"]
-  if not method then c:fail("quant_method", "%s is not read; gptq and awq are", words.short(c:word "quant_method")) end
+  if not method then
+    c:fail("quant_method", "%s is not read; gptq and awq are", wording.short(c:word "quant_method"))
+  end
   local format, bits = c:word(method.name, c:word("format", method.format)):lower(), c:int "bits"
-  local plus = method.formats[format] or c:fail(method.name, "%s is not read", words.short(format))
+  local plus = method.formats[format] or c:fail(method.name, "%s is not read", wording.short(format))
   if not method.types[bits] then c:fail("bits", "%d is not read", bits) end
   if not joined.zeros then tensors.fail(joined.quants, "its qzeros are missing") end
   return method, bits, plus
@@ -155,7 +157,7 @@ local function fit_words(joined, part, c)
   local count, in_word, features = count_of(joined.scales, 1, part), 32 // bits, part.features
   local group, size = part.width // count, c:number("group_size", 128)
   if size ~= group and (size ~= -1 or count > 1) then
-    c:fail("group_size", "%s, and tensor %s has groups of %d", words.short(size), words.short(joined.scales.name),
+    c:fail("group_size", "%s, and tensor %s has groups of %d", wording.short(size), wording.short(joined.scales.name),
            group)
   end
   if features % in_word > 0 or part.width % in_word > 0 then
@@ -230,7 +232,8 @@ local function fit_scaled(joined, part, c)
   require_scales(scales, table.unpack(scales.shape))
   for _, wanted in ipairs(size and c and c:list "weight_block_size" or {}) do
     if wanted ~= size then
-      c:fail("weight_block_size", "%s, and tensor %s has blocks of %d", words.short(wanted), words.short(scales.name),
+      c:fail("weight_block_size", "%s, and tensor %s has blocks of %d", wording.short(wanted),
+             wording.short(scales.name),
              size)
     end
   end

@@ -4,7 +4,7 @@
 --   factor     a factor of cosines and sines
 --   divide     (turns, places): new turns; turns[i] is the part of a turn of pair i - 1 from place to place
 
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -15,7 +15,7 @@ local LEAST, MOST, HELD = 1e-3, 1e30, 1e29 -- the last divides those that a kind
 -- Refuses what the angle of pair i may not be divided by.
 function M.check_factor(factor, i, fail)
   if factor >= LEAST and factor <= MOST then return end
-  fail("divides the angle of pair %d by %s: must be from %s to %s", i - 1, words.short(factor), LEAST, MOST)
+  fail("divides the angle of pair %d by %s: must be from %s to %s", i - 1, wording.short(factor), LEAST, MOST)
 end
 
 local function map(turns, change)

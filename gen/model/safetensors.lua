@@ -4,7 +4,7 @@
 local cursor = require "model.cursor"
 local json = require "base.json"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local LONGEST = 100000000 -- bytes of JSON, by the format
 
@@ -47,7 +47,7 @@ return function(file, path, type_size)
       if not elements then elements, size = type_size(tensor.type, true) end
       local whole = tensors.count(tensor)
       if elements and tensors.bytes(tensor, elements, size) ~= bytes then
-        tensors.fail(tensor, "%s of %s does not take %d bytes", words.short(tensor.type),
+        tensors.fail(tensor, "%s of %s does not take %d bytes", wording.short(tensor.type),
                      tensors.shape_text(tensor.shape), bytes)
       end
       if whole == 0 and bytes > 0 then tensors.fail(tensor, "has no numbers, but %d bytes", bytes) end

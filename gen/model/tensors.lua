@@ -5,14 +5,14 @@
 --   shape                { outermost, .. }
 --   at                   the first byte
 
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
 local MOST = 1 << 47 -- numbers, or bytes
 
 function M.fail(tensor, ...)
-  error({ message = ("%s: tensor %s: %s"):format(tensor.path, words.short(tensor.name), string.format(...)) }, 0)
+  error({ message = ("%s: tensor %s: %s"):format(tensor.path, wording.short(tensor.name), string.format(...)) }, 0)
 end
 
 -- The name of a file of the same folder, as a file says it, or nil.
@@ -61,7 +61,7 @@ function M.refuse_overlap(places, stop)
     end
     if place.bytes > 0 then
       if last and place.first < last.first + last.bytes then
-        M.fail(tensor, "shares bytes with tensor %s", words.short(last.tensor.name))
+        M.fail(tensor, "shares bytes with tensor %s", wording.short(last.tensor.name))
       end
       last = place
     end

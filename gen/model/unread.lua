@@ -6,7 +6,7 @@
 --   ignored                              names of fields and tensors that the user ignores
 --   M.refuse(model, all, ignored)        an error that names all others
 
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -101,14 +101,14 @@ function M.refuse(model, all, ignored)
   end
   for _, field in ipairs(model.fields and model.fields:unread(matters(known)) or {}) do
     add(field.name, field.name, type(field.value) == "table" and field.name
-      or ("%s = %s"):format(words.short(field.name), words.short(field.value)))
+      or ("%s = %s"):format(wording.short(field.name), wording.short(field.value)))
   end
   for _, tensor in ipairs(model.fields and tensors_of(model, all, row) or {}) do
-    add(tensor.name, tensor.full, "tensor " .. words.short(tensor.name))
+    add(tensor.name, tensor.full, "tensor " .. wording.short(tensor.name))
   end
   for name, unused in pairs(left) do
     if unused then
-      error({ message = ("--ignore %s: nothing of this name is refused"):format(words.short(name)) }, 0)
+      error({ message = ("--ignore %s: nothing of this name is refused"):format(wording.short(name)) }, 0)
     end
   end
   if #names == 0 then return end

@@ -6,7 +6,7 @@
 
 local cursor = require "model.cursor"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local END, WIDE_END, WIDE_PLACE, ENTRY, FILE = "PK\5\6", "PK\6\6", "PK\6\7", "PK\1\2", "PK\3\4"
 local END_BYTES, WIDE_PLACE_BYTES, COMMENT = 22, 20, 0xffff -- the last: the most of a comment
@@ -86,7 +86,7 @@ end
 
 -- Where the bytes of an entry begin: behind a head of its own, which repeats the name.
 local function find_bytes(file, path, entry, stop)
-  local at, what = cursor.new(file, path, 0, stop), "head of entry " .. words.short(entry.name)
+  local at, what = cursor.new(file, path, 0, stop), "head of entry " .. wording.short(entry.name)
   at:skip(entry.at, what)
   if at:bytes(4, what) ~= FILE then at:fail("%s: does not begin as one", what) end
   at:skip(22, what)

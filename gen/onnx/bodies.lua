@@ -11,7 +11,7 @@
 -- elements: of gen/onnx/elements.lua, by which conditions are known.
 
 local file = require "onnx.file"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -33,7 +33,7 @@ local function expanded(graph, node, elements)
   if node.op ~= "If" or node.domain ~= "" then return nil end
   local condition = elements:scalar(node.inputs[1] or "")
   if not condition then
-    graph.whys[node] = ("whose condition, %s, depends on inputs"):format(words.short(node.inputs[1] or ""))
+    graph.whys[node] = ("whose condition, %s, depends on inputs"):format(wording.short(node.inputs[1] or ""))
     return nil
   end
   local branch = condition ~= 0 and "then_branch" or "else_branch"
@@ -71,7 +71,7 @@ function M.left(graph)
   for _, node in ipairs(graph.nodes) do
     if node.inner > 0 then
       left[#left + 1] = { name = node.name, why = ("is %s, %s, with %s of attention"):format(
-        node.op, M.why(graph, node), words.counted(node.inner, "node")) }
+        node.op, M.why(graph, node), wording.counted(node.inner, "node")) }
     end
   end
   return left

@@ -11,7 +11,7 @@
 
 local indices = require "onnx.indices"
 local kinds = require "options.kinds"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -134,7 +134,7 @@ local function add_mask(found, ends)
   for i, mask in ipairs(masks) do
     local axes, letters = mask_axes(found, mask)
     first = first or letters
-    if not axes then return ("the axes of mask %s are not those of scores"):format(words.short(mask.value)) end
+    if not axes then return ("the axes of mask %s are not those of scores"):format(wording.short(mask.value)) end
     if #masks > 1 and mask.kind ~= "add" then return ("it has %d masks, and not all are added"):format(#masks) end
     if letters ~= first then return ("it has %d masks, for scores of different axes"):format(#masks) end
     if #axes > #longest then longest = axes end
@@ -161,7 +161,7 @@ local function of_written(layer)
   if inputs.past_k then return nil, "it has keys of earlier runs" end
   local sides = sides_of(layer.cfg, extents)
   local function untold(letter, value)
-    return nil, ("the axes of %s, %s, do not tell batch and rows apart"):format(letter, words.short(value))
+    return nil, ("the axes of %s, %s, do not tell batch and rows apart"):format(letter, wording.short(value))
   end
   for _, letter in ipairs { "q", "k", "v" } do
     local input = inputs[letter]
@@ -175,7 +175,7 @@ local function of_written(layer)
   local why = add_mask(found, ends)
   for _, values in ipairs { ends.args, ends.sum or {} } do
     for _, value in pairs(values) do
-      why = why or graph.inner[value] and ("%s is within a node"):format(words.short(value))
+      why = why or graph.inner[value] and ("%s is within a node"):format(wording.short(value))
     end
   end
   return not why and ends or nil, why

@@ -24,7 +24,7 @@
 local cursor = require "model.cursor"
 local protobuf = require "onnx.protobuf"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -98,7 +98,7 @@ local EXTERNAL = 1
 local function decimal(tensor, entries, key)
   local text = entries[key]
   local value = text and #text <= 15 and text:match("^%d+$") and math.tointeger(tonumber(text))
-  if text and not value then tensors.fail(tensor, "external_data: %s = %s is no number", key, words.short(text)) end
+  if text and not value then tensors.fail(tensor, "external_data: %s = %s is no number", key, wording.short(text)) end
   return value
 end
 
@@ -108,7 +108,7 @@ local function external(self, tensor, raw)
   for _, entry in ipairs(raw.external_data) do entries[entry.key or ""] = entry.value or "" end
   local location = entries.location or tensors.fail(tensor, "external_data: location is missing")
   local name = tensors.beside(location)
-    or tensors.fail(tensor, "external_data: location = %s is no file of this folder", words.short(location))
+    or tensors.fail(tensor, "external_data: location = %s is no file of this folder", wording.short(location))
   local file, path = self.open(name)
   tensor.file, tensor.path = file, path
   local at = decimal(tensor, entries, "offset") or 0
@@ -225,7 +225,7 @@ local function read_node(self, raw, scope)
   for _, name in ipairs(node.outputs) do
     if name ~= "" then
       if self.makers[name] then
-        error({ message = ("%s: value %s is made by two nodes"):format(self.path, words.short(name)) }, 0)
+        error({ message = ("%s: value %s is made by two nodes"):format(self.path, wording.short(name)) }, 0)
       end
       self.makers[name], self.inner[name] = node, scope.within and true
     end
@@ -294,7 +294,7 @@ end
 -- A scope whose own names end with an output of the node, which no other node has.
 local function inner_scope(self, node, name, attributes)
   if node.scope.depth == DEEPEST then
-    error({ message = ("%s: node %s: more than %d bodies in each other"):format(self.path, words.short(node.name),
+    error({ message = ("%s: node %s: more than %d bodies in each other"):format(self.path, wording.short(node.name),
                                                                                  DEEPEST) }, 0)
   end
   local behind = " in " .. node.name

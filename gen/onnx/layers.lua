@@ -43,7 +43,7 @@ local graph_scores = require "onnx.scores"
 local graph_shapes = require "onnx.shapes"
 local graph_weights = require "onnx.weights"
 local layers = require "model.layers"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -181,7 +181,7 @@ local function add_notes(work, why)
     end
     if #of > 0 then
       notes[#notes + 1] = ("mask %s is made of %s, as scores by distance are; the graph computes it"):format(
-        words.short(mask.value), table.concat(of, " and "))
+        wording.short(mask.value), table.concat(of, " and "))
     end
   end
   layer.notes = notes

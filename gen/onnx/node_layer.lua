@@ -10,13 +10,13 @@
 local graph_parts = require "onnx.parts"
 local pack = require "plan.pack"
 local tensors = require "model.tensors"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local Layer = {}
 Layer.__index = Layer
 
 function Layer:fail(...)
-  error({ message = ("%s: node %s: %s"):format(self.graph.path, words.short(self.name), string.format(...)) }, 0)
+  error({ message = ("%s: node %s: %s"):format(self.graph.path, wording.short(self.name), string.format(...)) }, 0)
 end
 
 -- The value of an input by its name, or nil where it is left out.
@@ -43,10 +43,10 @@ function Layer:check_node()
   local known = {}
   for _, name in ipairs(self.operator.attributes) do known[name] = true end
   for name in pairs(self.node.attributes) do
-    if not known[name] then self:fail("attribute %s: is not known", words.short(name)) end
+    if not known[name] then self:fail("attribute %s: is not known", wording.short(name)) end
   end
   for i = #self.operator.inputs + 1, #self.node.inputs do
-    if self.node.inputs[i] ~= "" then self:fail("input %d, %s: is not known", i, words.short(self.node.inputs[i])) end
+    if self.node.inputs[i] ~= "" then self:fail("input %d, %s: is not known", i, wording.short(self.node.inputs[i])) end
   end
   local name = self.operator.past
   local dims = self:dims(name)
@@ -149,7 +149,7 @@ end
 -- Some columns of a matrix, or numbers of a vector where there is no width; as many as `wanted`, { rows, columns }.
 local function part(layer, tensor, all, width, made, wanted)
   if made.count ~= wanted[2] or (width or 1) ~= wanted[1] then
-    layer:fail("constant %s gives [%d, %d], and by the config it must be [%d, %d]", words.short(tensor.name),
+    layer:fail("constant %s gives [%d, %d], and by the config it must be [%d, %d]", wording.short(tensor.name),
                width or 1, made.count, wanted[1], wanted[2])
   end
   return { name = tensor.name, tensor = tensor, features = all, width = width, blocks = 1, first = made.first,

@@ -6,7 +6,7 @@ local fields = require "model.fields"
 local graph_layers = require "onnx.layers"
 local graph_parts = require "onnx.parts"
 local layers = require "model.layers"
-local words = require "base.words"
+local wording = require "base.wording"
 
 -- ---- operators ----
 
@@ -144,7 +144,7 @@ operators[" Attention"] = {
     end
     if (layer.node.outputs[4] or "") ~= "" then
       local mode = c:number("qk_matmul_output_mode", 0)
-      local key = written[mode] or c:fail("qk_matmul_output_mode", "%s is not known", words.short(mode))
+      local key = written[mode] or c:fail("qk_matmul_output_mode", "%s is not known", wording.short(mode))
       if mode == 1 and not keys.softcap then key = written[0] end
       keys[key[1]] = key[2]
     end
@@ -206,7 +206,7 @@ return function(graph, from_user)
   for _, node in ipairs(graph.nodes) do
     local operator = operators[("%s %s"):format(node.domain, node.op)]
     if operator then
-      local prefix, values, at = ("node %s: "):format(words.short(node.name)), {}, {}
+      local prefix, values, at = ("node %s: "):format(wording.short(node.name)), {}, {}
       for key, value in pairs(node.attributes) do values[prefix .. key] = value end
       for i, name in ipairs(operator.inputs) do at[name] = i end
       local layer = setmetatable({
@@ -223,7 +223,9 @@ return function(graph, from_user)
   local left = add_written(graph, from_user, all)
   if #all == 0 then
     local more = {}
-    for i, node in ipairs(left) do more[i] = { message = ("node %s: %s"):format(words.short(node.name), node.why) } end
+    for i, node in ipairs(left) do
+      more[i] = { message = ("node %s: %s"):format(wording.short(node.name), node.why) }
+    end
     error({ message = graph.path .. ": no node is Attention, MultiHeadAttention or GroupQueryAttention, " ..
       "and no Softmax stands between two products of attention", more = more }, 0)
   end

@@ -5,7 +5,7 @@ local blocks = require "onnx.blocks"
 local layers = require "model.layers"
 local pack = require "plan.pack"
 local quantized = require "model.quantized"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -29,7 +29,7 @@ end
 
 local function fail(layer, matrix, has, wanted)
   error({ message = ("%s: node %s: %s is [%d, %d], and by the config it must be [%d, %d]"):format(
-    layer.graph.path, words.short(layer.name), matrix, has[1], has[2], wanted[1], wanted[2]) }, 0)
+    layer.graph.path, wording.short(layer.name), matrix, has[1], has[2], wanted[1], wanted[2]) }, 0)
 end
 
 -- What numbers of a matrix are multiplied by, as host's memory:scale takes it. part: of the matrix, in the order of the
@@ -92,7 +92,7 @@ local function features_of(layer, cfg)
     local size = sizes["w" .. letter]
     if size[1] * size[2] > 0 and not all["w" .. letter] then
       error({ message = ("%s: node %s: project: no projection of %s is found"):format(layer.graph.path,
-        words.short(layer.name), letter == "o" and "Y" or letter:upper()) }, 0)
+        wording.short(layer.name), letter == "o" and "Y" or letter:upper()) }, 0)
     end
   end
   return all

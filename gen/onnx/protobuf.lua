@@ -13,7 +13,7 @@
 --
 -- Other fields are skipped. These tables limit the nesting of messages, the file cannot.
 
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -51,7 +51,7 @@ local function read_text(at, what)
   if bytes > LONGEST then at:fail("%s: a text of %d bytes", what, bytes) end
   local text = at:bytes(bytes, what)
   -- Lua's own decoder takes what follows a 255 for one more bit than a shift has; no UTF-8 has such a byte.
-  if text:find("\xff", 1, true) or not utf8.len(text) then at:fail("%s: %s is no UTF-8", what, words.short(text)) end
+  if text:find("\xff", 1, true) or not utf8.len(text) then at:fail("%s: %s is no UTF-8", what, wording.short(text)) end
   return text
 end
 

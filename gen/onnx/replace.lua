@@ -7,7 +7,7 @@
 
 local cursor = require "model.cursor"
 local protobuf = require "onnx.protobuf"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -49,7 +49,7 @@ local function replace_layer(self, layer)
   local maker = self.graph.makers[y]
   for i, output in ipairs(maker.outputs) do
     if output ~= "" and output ~= y and is_read(self, output) then
-      return ("output %d, %s, is read"):format(i, words.short(output))
+      return ("output %d, %s, is read"):format(i, wording.short(output))
     end
   end
   local inputs = {}
@@ -74,7 +74,7 @@ end
 function M.replace(graph, layers)
   for _, node in ipairs(graph.nodes) do
     if node.domain == M.DOMAIN then
-      error({ message = ("%s: node %s is of mhagen already"):format(graph.path, words.short(node.name)) }, 0)
+      error({ message = ("%s: node %s is of mhagen already"):format(graph.path, wording.short(node.name)) }, 0)
     end
   end
   local self = { graph = graph, gone = {}, at = {}, ours = {}, left = {} }

@@ -13,7 +13,7 @@
 
 local closest = require "options.closest"
 local identifier = require "options.identifier"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -69,15 +69,16 @@ M.ladder = {
 local symbols, letters = { ["."] = "p", ["-"] = "m", ["+"] = "" }, { p = ".", m = "-" }
 M.number = {
   fields = { "min", "max" },
-  rule = function(row) return ("must be a number from %s to %s"):format(words.exact(row.min), words.exact(row.max)) end,
+  rule = function(row) return ("must be a number from %s to %s"):format(wording.exact(row.min),
+    wording.exact(row.max)) end,
   accept = function(row, value)
     local number = math.type(value) and value + 0.0
     return number and number >= row.min and number <= row.max and number or nil
   end,
   from_text = function(_, text) return text:match("^[%w.+-]+$") and tonumber(text) or text end,
-  values = function(row) return ("%s..%s"):format(words.exact(row.min), words.exact(row.max)) end,
-  to_text = words.exact,
-  in_name = function(_, value) return (words.exact(value):gsub("[.+-]", symbols)) end,
+  values = function(row) return ("%s..%s"):format(wording.exact(row.min), wording.exact(row.max)) end,
+  to_text = wording.exact,
+  in_name = function(_, value) return (wording.exact(value):gsub("[.+-]", symbols)) end,
   parse = function(row, text)
     local digits, rest = text:match("^(%d[%dpem]*)(.*)$")
     return digits and M.number.accept(row, tonumber((digits:gsub("[pm]", letters)))), rest

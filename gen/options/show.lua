@@ -7,7 +7,7 @@
 
 local json = require "base.json"
 local options = require "options.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -36,8 +36,8 @@ local function key_lines(row)
   local note = M.default_note(row)
   local key, doc = KEY:format(row.key), row.doc .. (note and " (" .. note .. ")" or "")
   local lead = key .. VALUES:format(options.values(row))
-  if #lead == BESIDE then return words.hung(lead, doc) end
-  return words.hung(key, options.values(row), #KEY:format("")) .. "\n" .. words.hung((" "):rep(BESIDE), doc)
+  if #lead == BESIDE then return wording.hung(lead, doc) end
+  return wording.hung(key, options.values(row), #KEY:format("")) .. "\n" .. wording.hung((" "):rep(BESIDE), doc)
 end
 
 -- The keys as a table; more(row): texts { label, text } that follow a row's.
@@ -47,7 +47,7 @@ local function listing(more)
     if row.planned and not planned then lines[#lines + 1], planned = "\n" .. PLANNED, true end
     lines[#lines + 1] = key_lines(row)
     for _, text in ipairs(more and more(row) or {}) do
-      lines[#lines + 1] = words.hung(("%17s%-9s "):format("", text[1]), text[2])
+      lines[#lines + 1] = wording.hung(("%17s%-9s "):format("", text[1]), text[2])
     end
   end
   return table.concat(lines, "\n")
@@ -63,8 +63,8 @@ function M.short_help()
     local list = row.required and lines or row.planned and planned or others
     list[#list + 1] = row.required and key_lines(row) or row.key
   end
-  lines[#lines + 1] = words.hung("Others: ", table.concat(others, ", "), 2)
-  lines[#lines + 1] = words.hung("Schedule keys: ", table.concat(planned, ", "), 2)
+  lines[#lines + 1] = wording.hung("Others: ", table.concat(others, ", "), 2)
+  lines[#lines + 1] = wording.hung("Schedule keys: ", table.concat(planned, ", "), 2)
   lines[#lines + 1] = "--help-keys explains each key."
   return table.concat(lines, "\n")
 end

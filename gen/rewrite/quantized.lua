@@ -10,7 +10,7 @@ local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
 local ways = require "way.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -71,13 +71,13 @@ function M.tell(plan)
   local share, at_once = math.floor(100 * own / all + 0.5), plan.scheme.group * ways.interleave(plan.scheme)
   choices.say(plan.why, ("projections in %s"):format(plan.scheme.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
-      words.number(floats * plan.scheme.quant.bits // 8), words.number(memory.BYTES * floats)))
+      wording.number(floats * plan.scheme.quant.bits // 8), wording.number(memory.BYTES * floats)))
   local none = plan.scheme.widens and
     "it saves memory, and little time or none: bytes are widened before they are multiplied"
   choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.scheme.b.name), none
     or ("an instruction does %s, so at best %.2g of float32's time is left beside the same attention; integers " ..
         "take about %s cycles to make"):format(NUMBERS[at_once], 1 - (1 - 1 / at_once) * share / 100,
-        words.number(math.ceil(making))))
+        wording.number(math.ceil(making))))
 end
 
 return M

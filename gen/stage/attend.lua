@@ -14,7 +14,7 @@ local statistics = require "emit.stats"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local ways = require "way.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = { phase = "attend", title = "attend", per = "heads", axes = attention.axes, fills = attention.fills,
             cycles = attention.cycles }
@@ -243,7 +243,7 @@ function M.describe(plan, stage)
   for _, group in ipairs(plan.groups) do
     lines[#lines + 1] = { "attend", attention.queries_text(plan, group) }
     lines[#lines + 1] = { "", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, stage.depth,
-      words.runs(group.context, group.used), math.min(plan.cfg.seq_kv, group.keys.block_tiles * group.keys.rows)) }
+      wording.runs(group.context, group.used), math.min(plan.cfg.seq_kv, group.keys.block_tiles * group.keys.rows)) }
   end
   return lines
 end

@@ -20,7 +20,7 @@ local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local qk_of = require "graph.qk"
 local emit_qk = require "emit.qk"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 local Own = {}
@@ -239,7 +239,7 @@ function M.queries_text(plan, group)
   local first = plan.stage.query or plan.stage.key_query
   local width = group.width == group.used and group.used or group.used .. " of " .. group.width
   return ("%d x %s queries%s"):format(group.count, width,
-    first and ": Q " .. words.runs(plan.groups[1].products[first.name].runs, group.used) or "")
+    first and ": Q " .. wording.runs(plan.groups[1].products[first.name].runs, group.used) or "")
 end
 
 return M

@@ -7,7 +7,7 @@ local mask = require "emit.mask"
 local rounding = require "emit.rounding"
 local score = require "score.init"
 local transpose = require "emit.transpose"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = { phase = "attend", title = "attend", per = "heads", axes = attention.axes, fills = attention.fills,
             cycles = attention.cycles }
@@ -150,7 +150,7 @@ function M.describe(plan, stage)
   local step = stage.step
   return { { "attend", attention.queries_text(plan, plan.groups[1]) },
            { "", ("scores of %d keys k%d | context %s k%d"):format(step.keys, stage.depth,
-             words.column_tiles(step.product), math.min(plan.cfg.seq_kv, step.block)) } }
+             wording.column_tiles(step.product), math.min(plan.cfg.seq_kv, step.block)) } }
 end
 
 return M

@@ -7,7 +7,7 @@ local quantize = require "emit.quantize"
 local memory = require "schedule.memory"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = { phase = "output", title = "output" }
 
@@ -240,7 +240,8 @@ function M.statements(count, plan, stage)
 end
 
 function M.describe(_, stage)
-  return { { "output", ("tiles %s, %s"):format(words.column_tiles(stage.product), words.chain(stage.product.chunks)) } }
+  return { { "output", ("tiles %s, %s"):format(wording.column_tiles(stage.product),
+    wording.chain(stage.product.chunks)) } }
 end
 
 function M.fills(pack, stage)

@@ -1,7 +1,7 @@
 -- One of the projections that are made as one product (joint.lua): where its columns are, and how they are packed.
 
 local graph = require "graph.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -43,7 +43,7 @@ function M.describe(plan, stage)
   lines[1] = { stage.name, ("columns %d..%d of one product; %d of %d heads together"):format(first,
     first + stage.c.columns - 1, graph.in_block(plan, stage), stage.heads) }
   if joint.parts[#joint.parts].name == stage.name then
-    lines[2] = { "", ("its tiles %s, %s"):format(words.column_tiles(product), words.chain(product.chunks)) }
+    lines[2] = { "", ("its tiles %s, %s"):format(wording.column_tiles(product), wording.chain(product.chunks)) }
   end
   return lines
 end

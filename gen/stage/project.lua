@@ -12,7 +12,7 @@ local tiles = require "schedule.tiles"
 local qk_of = require "graph.qk"
 local emit_qk = require "emit.qk"
 local ways = require "way.init"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = { phase = "keys_values", title = "keys and values", per = "heads" }
 
@@ -354,8 +354,8 @@ end
 
 function M.describe(plan, stage)
   local product = stage.product
-  return { { stage.name, ("tiles %s, %s; %d of %d heads together"):format(words.column_tiles(product),
-    words.chain(product.chunks), graph.in_block(plan, stage), stage.heads) } }
+  return { { stage.name, ("tiles %s, %s; %d of %d heads together"):format(wording.column_tiles(product),
+    wording.chain(product.chunks), graph.in_block(plan, stage), stage.heads) } }
 end
 
 -- What is packed for a stage behind its weights.

@@ -13,7 +13,7 @@ local expr = require "base.expr"
 local isas = require "isa.init"
 local roll = require "tape.roll"
 local share = require "tape.share"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -28,7 +28,7 @@ end
 
 -- A literal of type double: the shortest that reads back as the same.
 function M.double(x)
-  return (words.exact(x):gsub("^%-?%d+$", "%0.0"))
+  return (wording.exact(x):gsub("^%-?%d+$", "%0.0"))
 end
 
 local function address(p)
@@ -289,7 +289,7 @@ end
 
 -- The function of a section that several functions have.
 local function print_shared(one)
-  local params, out = {}, { "/* " .. words.singular(one.doc) .. " */" }
+  local params, out = {}, { "/* " .. wording.singular(one.doc) .. " */" }
   for i, p in ipairs(one.params) do params[i] = table.concat(p) end
   out[2] = wrap(("static inline __attribute__((always_inline)) %s %s(%s) {"):format(
     one.result and ctype(one.result) or "void", one.name, table.concat(params, ", ")), "")

@@ -21,7 +21,7 @@ local ops = require "isa.ops"
 local derived = require "isa.derived"
 local nodes = require "tape.nodes"
 local pointer = require "tape.pointer"
-local words = require "base.words"
+local wording = require "base.wording"
 
 local M = { pointer = pointer }
 local NOTHING = {}
@@ -90,7 +90,7 @@ function Tape:define(def, build)
   local known = self.by_name[def.name]
   if known then known.loops = known.loops and def.loops end
   if known and (def.reuse or def.keep or not M.verify) then return known end
-  local fn = { name = def.name, doc = def.doc and words.singular(def.doc), attr = def.attr, w = def.w,
+  local fn = { name = def.name, doc = def.doc and wording.singular(def.doc), attr = def.attr, w = def.w,
                role = def.role, loops = def.loops, body = {}, params = {} }
   local opened = self.opened
   self.opened = nil
@@ -261,6 +261,6 @@ function Tape:fence(pointer) self:push { kind = "fence", args = { pointer } } en
 
 function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end
 
-function Tape:note(text) self:push { kind = "note", text = words.singular(text) } end
+function Tape:note(text) self:push { kind = "note", text = wording.singular(text) } end
 
 return M

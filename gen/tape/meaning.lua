@@ -8,7 +8,7 @@
 -- An instruction is six integers. It computes a cell of a type: f are the bits of a float, d is a double, i an
 -- integer, b a condition.
 
-local numbered = require("base.words").numbered
+local numbered = require("base.wording").numbered
 
 -- In the order of gen/host/evaluate.c.
 local instructions = numbered [[

@@ -5,7 +5,7 @@
 --   globals   the fields of mhagen_args that it reads, in the order in which host.evaluate takes their memory
 
 local compiled = require "tape.meaning"
-local numbered = require("base.words").numbered
+local numbered = require("base.wording").numbered
 
 -- In the order of gen/host/evaluate.c.
 local statements = numbered "op loop when unless call apply result int int_at bump move buffer"

@@ -11,7 +11,7 @@ local options = require "options.init"
 local tape = require "tape.init"
 local template = require "base.template"
 local weights = require "command.weights"
-local words = require "base.words"
+local wording = require "base.wording"
 
 tape.verify = true
 
@@ -246,7 +246,7 @@ end
 
 -- Texts of generated code count one thing in the singular.
 local function singular()
-  same(words.singular "1 rows of 1 K steps, 11 rows, 21 queries and 1 queries, p1 words",
+  same(wording.singular "1 rows of 1 K steps, 11 rows, 21 queries and 1 queries, p1 words",
     "1 row of 1 K step, 11 rows, 21 queries and 1 query, p1 words", "singular")
 end
 
