@@ -120,7 +120,7 @@ return {
     rejected = { { "query_vectors=1", "Granite Rapids: whisper_tiny 19 % slower, small 12 %, bert_base_512 9 %; " ..
                    "odd is 6 % faster, kwt1 3 %: as many in each group would leave many unused" },
                  { "lanes over keys", "prototype, Emerald Rapids: V and context stay as they are; not built" } } },
-  { "blocks", "products of blocks of two rows and two columns in projections",
+  { "mmla", "products by mmla instructions in projections",
     "an instruction does twice the products of one by lane, and as many start in a cycle",
     rejected = { { "products by lane", "llvm-mca 22: neoverse-n2, v1, v2 and apple-m2 start 2, 4, 4 and 3 of bfdot, " ..
                    "sdot, bfmmla and smmla in a cycle" } } },

@@ -17,7 +17,7 @@ local function way_of(tile)
   return tile.filter and not way.tile and ways.list.outer or way
 end
 
--- Those of blocks are of two rows.
+-- Sums of mmla are of two rows.
 local function rows_of_sums(tile) return tiles.round_up(tile.rows, ways.interleave(tile.scheme)) end
 
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.

@@ -50,7 +50,7 @@ function M.lanes(K, label, group, x)
   end)
 end
 
--- Each two rows of pairs of the context, of so many at p, with their words side by side, in place; see way/block.lua.
+-- Each two rows of pairs of the context, of so many at p, with their words side by side, in place; see way/mmla.lua.
 function M.blocks(K, group, p, rows)
   local t, width = K.t, group.width
   K:part(("context_blocks_%dx%s"):format(rows, group.name), ("%d rows of pairs, two side by side."):format(rows),

@@ -61,7 +61,7 @@ end
 --   powers      the op that makes weights of attention as pairs
 --   f16_sums    sums of pairs are pairs of their type
 --   dup         the time of a word in all lanes, in FMAs
---   blocks      { op, rows } of a product of blocks
+--   mmla        { op, rows } of a product by mmla
 --   halves      { lane, starts, rows } of a product by halves of words
 --   tiled       of the way `tile`: the op of tiles
 --   vectors     of the way `tile`: rows of tiles by vectors, for operands that do not lie as tiles take them
@@ -154,7 +154,7 @@ function M.integers(isa, type, kind, group)
            tiled = row.tiled, pad = row.tiled and isa.tile or 1, integers = true, held = a.held,
            packed = types.words, does = of_words, scales = types.f32, declared = a.declared, words = a.words,
            lane_words = a.lane_words, unsigned = row.unsigned, eights = row.eights, widens = row.widens,
-           bytes = row.bytes or row.op, blocks = row.blocks, quant = quant,
+           bytes = row.bytes or row.op, blocks = row.mmla, quant = quant,
            row_group = kind and group, scales_of_group = row.eights and 2 or 1 }
 end
 
@@ -179,7 +179,7 @@ function M.paired(isa, type)
            rows = row.rows, op = row.op, lane = row.lane, group = row.group, tiled = row.tiled, vectors = row.vectors,
            pad = row.tiled and isa.tile or 1,
            f16_sums = row.f16_sums, error = row.f16_sums and type.error_of_sums, dup = row.dup,
-           blocks = row.blocks, powers = row.powers, pair = type.pair, store_pairs = type.store_pairs,
+           blocks = row.mmla, powers = row.powers, pair = type.pair, store_pairs = type.store_pairs,
            held = types.pairs(type), packed = types.pairs(type), does = row.f16_sums and of_halves or of_floats }
 end
 
@@ -189,13 +189,13 @@ function M.by_vectors(scheme)
   return setmetatable({ way = "outer", rows = scheme.vectors, tiled = false, pad = 1 }, { __index = scheme })
 end
 
-local INTERLEAVE = 2 -- words of a row that a product of blocks takes
+local INTERLEAVE = 2 -- words of a row that a product by mmla takes
 
 -- A scheme of pairs or of bytes by blocks, where the ISA has such, or nil: a sum is one of a block of two rows and two
--- columns, and an instruction takes `interleave` words of each; see rewrite/blocks.lua.
-function M.by_blocks(scheme)
+-- columns, and an instruction takes `interleave` words of each; see rewrite/mmla.lua.
+function M.by_mmla(scheme)
   local row = scheme.blocks
-  return row and setmetatable({ way = "block", op = row.op, rows = row.rows, interleave = INTERLEAVE },
+  return row and setmetatable({ way = "mmla", op = row.op, rows = row.rows, interleave = INTERLEAVE },
     { __index = scheme })
 end
 
@@ -218,7 +218,7 @@ function M.multiplied(scheme) return scheme.group > 1 and scheme.a or types.f32 
 function M.at_once(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not row or row.widens then return 1 end
-  return (row.group or 1) * (row.tiled and isa.tile or row.blocks and INTERLEAVE or 1)
+  return (row.group or 1) * (row.tiled and isa.tile or row.mmla and INTERLEAVE or 1)
 end
 
 -- The schemes of an ISA, by the order of their types; but for those of the ISA that it has more than.
@@ -228,11 +228,11 @@ function M.own_products(isa)
     local key = name .. " " .. name
     local row, inherited = isa.products[key], base[key]
     local same = row and inherited and inherited.op == row.op and inherited.tiled == row.tiled
-      and inherited.blocks == row.blocks and inherited.widens == row.widens
+      and inherited.mmla == row.mmla and inherited.widens == row.widens
     if row and not same then
       local type = types.by_name[name]
       local scheme = (type.quantized and M.integers or row.group and M.paired or M.scheme)(isa, type)
-      list[#list + 1] = M.by_blocks(scheme) or scheme
+      list[#list + 1] = M.by_mmla(scheme) or scheme
     end
   end
   return list

@@ -14,7 +14,7 @@ local neon = require "isa.neon"
 
 local features = { "bf16", "dotprod", "i8mm" }
 local rows = neon.products["f32 f32"].rows
-local of_blocks = { columns = { 24, 12, 8, 4 }, rows = { 24, 12, 8, 4 } }
+local of_mmla = { columns = { 24, 12, 8, 4 }, rows = { 24, 12, 8, 4 } }
 
 -- A function of assembler for each lane of its second operand; -O0 has the switch, all other levels one case.
 local function by_lane(name, doc, type, instruction)
@@ -93,9 +93,9 @@ return extend(neon, {
   cpuinfo = arm.cpuinfo(features),
   products = {
     ["bf16 bf16"] = { way = "lane", op = "dot_odd", lane = "dot_odd_lane", group = 2, rows = rows,
-                      blocks = { op = "block_odd", rows = of_blocks } },
+                      mmla = { op = "mmla_odd", rows = of_mmla } },
     ["int8 int8"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, rows = rows,
-                      blocks = { op = "block_bytes", rows = of_blocks } },
+                      mmla = { op = "mmla_bytes", rows = of_mmla } },
     ["int8 int4"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, part = "byte_nibbles",
                       rows = rows },
   },
@@ -110,9 +110,9 @@ typedef float bf16_pair;
       "bfdot %0.4s, %1.8h, %2.8h"),
     dot_odd_lane = by_lane("dot_odd_lane_4", "c + the products of the pairs of a and one of b.", "float32x4_t",
       "bfdot %%0.4s, %%1.8h, %%2.2h[%d]"),
-    block_odd = whole("block_odd_4", "c + the products of two rows of pairs and two columns.", "float32x4_t",
+    mmla_odd = whole("mmla_odd_4", "c + the products of two rows of pairs and two columns.", "float32x4_t",
       "bfmmla %0.4s, %1.8h, %2.8h"),
-    block_bytes = whole("block_bytes_4", "c + the products of two rows of bytes and two columns.", "int32x4_t",
+    mmla_bytes = whole("mmla_bytes_4", "c + the products of two rows of bytes and two columns.", "int32x4_t",
       "smmla %0.4s, %1.16b, %2.16b"),
     dot_bytes = whole("dot_bytes_4", "c + the products of the signed bytes of a and b.", "int32x4_t",
       "sdot %0.4s, %1.16b, %2.16b"),
@@ -126,8 +126,8 @@ typedef float bf16_pair;
     dot_odd = "dot_odd_4($1, $2, $3)",
     dot_odd_lane = "dot_odd_lane_4($1, $2, $3, $4)",
     dot_bytes_lane = "dot_bytes_lane_4($1, $2, $3, $4)",
-    block_odd = "block_odd_4($1, $2, $3)",
-    block_bytes = "block_bytes_4($1, $2, $3)",
+    mmla_odd = "mmla_odd_4($1, $2, $3)",
+    mmla_bytes = "mmla_bytes_4($1, $2, $3)",
     low_half = "vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32($1), 16))",
     high_half = "vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32($1), vdupq_n_u32(0xFFFF0000)))",
     zero_low_if = "vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32($2), " ..

@@ -167,7 +167,7 @@ op { "dot_odd", "f <- f f f", "c plus the sum of the products of the halves of a
      ref = odd("c", "a", "b"), optional = true, port = "fma" }
 op { "dot_odd_lane", "f <- f f f n", "the same with lane n of b, which is of the full width, for all lanes",
      ref = odd("c", "a", "B(n)"), optional = true, full = 2, port = "fma" }
-op { "block_odd", "f <- f f f", "a block of two rows and two columns: c plus the products of two words of a row, " ..
+op { "mmla_odd", "f <- f f f", "a block of two rows and two columns: c plus the products of two words of a row, " ..
      "which a has side by side, with two of a column, which b has; one word after the other", optional = true,
      ref = odd(odd("c", first_word("A", "idiv(i, 2)"), first_word("B", "i % 2")),
                second_word("A", "idiv(i, 2)"), second_word("B", "i % 2")), port = "fma" }
@@ -242,7 +242,7 @@ op { "dot_bytes", "i <- i i i", "c plus the products of the signed bytes of a an
      domain = "not (BYTE(a, 0) == 0 - 128 or BYTE(a, 1) == 0 - 128 or BYTE(a, 2) == 0 - 128 or BYTE(a, 3) == 0 - 128)" }
 op { "dot_bytes_lane", "i <- i i i n", "the same with lane n of b, which is of the full width, for all lanes",
      optional = true, full = 2, port = "fma", ref = ("iadd(c, %s)"):format(bytes("a", "WORD(B(n))")) }
-op { "block_bytes", "i <- i i i", "the same of a block as block_odd has them", optional = true, port = "fma",
+op { "mmla_bytes", "i <- i i i", "the same of a block as mmla_odd has them", optional = true, port = "fma",
      ref = ("iadd(iadd(c, %s), %s)"):format(
        bytes(("WORD(%s)"):format(first_word("A", "idiv(i, 2)")), ("WORD(%s)"):format(first_word("B", "i % 2"))),
        bytes(("WORD(%s)"):format(second_word("A", "idiv(i, 2)")), ("WORD(%s)"):format(second_word("B", "i % 2")))) }

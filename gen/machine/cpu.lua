@@ -34,7 +34,7 @@ local M = {}
 --                      vectors, FMAs among them; `shuffle`, `load`, `store`. The ports of generic are those of a core
 --                      that starts with each FMA one load of a vector and one of a broadcast
 --   under_way          instructions that a core has under way at most (its reorder buffer)
---   dispatch           instructions that a core takes in for each FMA that it starts: those of products of blocks have
+--   dispatch           instructions that a core takes in for each FMA that it starts: those of products by mmla have
 --                      many loads beside them
 --   narrow             what an operation on a vector of half the width takes, as a part of one of the full width
 --   slots              of its port that an op takes, where it is not one

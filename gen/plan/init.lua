@@ -14,7 +14,7 @@
 -- queries and a long cache they are keys, and columns of V (schedule/decode.lua).
 
 local arrange = require "plan.arrange"
-local blocks = require "rewrite.blocks"
+local mmla = require "rewrite.mmla"
 local cpu = require "machine.cpu"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
@@ -188,7 +188,7 @@ local function add_products(plan, formula)
   if plan.weights.quant and plan.weights.quant.type and plan.scheme.group > 1 then -- pairs have 16 bits as well
     plan.weights, plan.value_weights = plan, plan
   end
-  plan.scheme = blocks.choose(plan, formula)
+  plan.scheme = mmla.choose(plan, formula)
   plan.attending = setmetatable({ scheme = plan.attend_scheme }, { __index = plan })
   plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })
 end

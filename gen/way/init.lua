@@ -51,7 +51,7 @@ function M.add(name, way) M.list[name] = setmetatable(way, { __index = defaults 
 
 M.add("outer", require "way.outer")
 M.add("lane", require "way.lane")
-M.add("block", require "way.block")
+M.add("mmla", require "way.mmla")
 M.add("tile", require "way.tile")
 M.add("f16sum", require "way.f16sum")
 
@@ -65,7 +65,7 @@ function M.deinterleave(scheme) return scheme.deinterleave or 1 end
 
 -- Why weights are operand B, or nil.
 function M.columns(scheme)
-  return scheme.interleave and M.list.block.columns or scheme.deinterleave and M.list.lane.columns
+  return scheme.interleave and M.list.mmla.columns or scheme.deinterleave and M.list.lane.columns
 end
 
 -- Those of several schemes, each once.

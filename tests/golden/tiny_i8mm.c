@@ -164,7 +164,7 @@ static inline int32x4_t words_4(float32x4_t a, float32x4_t b, float32x4_t c, flo
 }
 
 /* c + the products of two rows of bytes and two columns. */
-static inline int32x4_t block_bytes_4(int32x4_t a, int32x4_t b, int32x4_t c) {
+static inline int32x4_t mmla_bytes_4(int32x4_t a, int32x4_t b, int32x4_t c) {
   __asm__ volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
   return c;
 }
@@ -364,11 +364,11 @@ static NOINLINE void values_4x2_k6(const int8_word *a, const int8_word *b, const
     const int32x4_t b_k0_c0 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i));
     const int32x4_t b_k0_c1 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i + 4));
     const int32x4_t a_r0_k0 = vreinterpretq_s32_f32(vld1q_f32(a + 4 * i));
-    acc_c0[0] = block_bytes_4(a_r0_k0, b_k0_c0, acc_c0[0]);
-    acc_c0[1] = block_bytes_4(a_r0_k0, b_k0_c1, acc_c0[1]);
+    acc_c0[0] = mmla_bytes_4(a_r0_k0, b_k0_c0, acc_c0[0]);
+    acc_c0[1] = mmla_bytes_4(a_r0_k0, b_k0_c1, acc_c0[1]);
     const int32x4_t a_r2_k0 = vreinterpretq_s32_f32(vld1q_f32(a + 4 * i + 16));
-    acc_c0[2] = block_bytes_4(a_r2_k0, b_k0_c0, acc_c0[2]);
-    acc_c0[3] = block_bytes_4(a_r2_k0, b_k0_c1, acc_c0[3]);
+    acc_c0[2] = mmla_bytes_4(a_r2_k0, b_k0_c0, acc_c0[2]);
+    acc_c0[3] = mmla_bytes_4(a_r2_k0, b_k0_c1, acc_c0[3]);
   }
   UNROLL(2) for (ptrdiff_t j = 0; j < 2; ++j) {
     const float32x4_t low_c0 = vreinterpretq_f32_s32(acc_c0[2 * j]);
@@ -415,8 +415,8 @@ static NOINLINE void values_1x2_k6(const int8_word *a, const int8_word *b, const
     const int32x4_t b_k0_c0 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i));
     const int32x4_t b_k0_c1 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i + 4));
     const int32x4_t a_r0_k0 = vreinterpretq_s32_f32(vld1q_f32(a + 4 * i));
-    acc_r0_c0 = block_bytes_4(a_r0_k0, b_k0_c0, acc_r0_c0);
-    acc_r1_c0 = block_bytes_4(a_r0_k0, b_k0_c1, acc_r1_c0);
+    acc_r0_c0 = mmla_bytes_4(a_r0_k0, b_k0_c0, acc_r0_c0);
+    acc_r1_c0 = mmla_bytes_4(a_r0_k0, b_k0_c1, acc_r1_c0);
   }
   const float32x4_t low_r0_c0 = vreinterpretq_f32_s32(acc_r0_c0);
   const float32x4_t high_r0_c0 = vreinterpretq_f32_s32(acc_r1_c0);

@@ -202,7 +202,7 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
-  -- Projections are of blocks where the ISA has such, and nothing stands against them.
+  -- Projections are by mmla where the ISA has such, and nothing stands against them.
   for _, case in ipairs {
     { "dtype=bf16", 2, 10 }, { "dtype=int8", 2, 6 }, { "attend_dtype=bf16", 1, 20 }, { "dtype=f16", 1, 20 },
     { "dtype=bf16 dv=6", 1, 10, "multiple of four" }, { "dtype=bf16 dv=6 project=qkv", 2, 10 },
@@ -215,7 +215,7 @@ return function(check)
     local plan = plan_of.build(config.load(nil, split(words)))
     local why = ""
     for _, row in ipairs(plan.why) do
-      if row.choice:find "^no products of blocks" then why = row.reason end
+      if row.choice:find "^no products by mmla" then why = row.reason end
     end
     local product = plan.stage.values and plan.stage.values.product
     check((plan.scheme.interleave or 1) == case[2] and (not product or product.steps == case[3]),

@@ -3,7 +3,7 @@
 -- others where it is odd; `finish` makes rows of them. A has the words of two rows side by side, whether rows or
 -- steps follow each other.
 
-local M = { columns = "products of blocks have weights as columns" }
+local M = { columns = "products by mmla have weights as columns" }
 
 local function nothing() end
 

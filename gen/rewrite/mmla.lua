@@ -1,4 +1,4 @@
--- Products of blocks, where an ISA has an instruction that takes two words of two rows and of two columns: rows of X
+-- Products by mmla, where an ISA has an instruction that takes two words of two rows and of two columns: rows of X
 -- and of the context lie two by two, weights column by column, both with two words of a sum side by side. All that is
 -- projected is then, with lanes over columns; attention has products by lane.
 
@@ -24,14 +24,14 @@ local against = {
 -- The product of the projections of a plan: by blocks where the ISA has such and nothing stands against it. list: the
 -- formula's.
 function M.choose(plan, list)
-  local own = #list > 1 and isas.by_blocks(plan.scheme)
+  local own = #list > 1 and isas.by_mmla(plan.scheme)
   if not own then return plan.scheme end
   local found = choices.against(against, plan, list)
   if found then
-    choices.say(plan.why, "no products of blocks", found)
+    choices.say(plan.why, "no products by mmla", found)
     return plan.scheme
   end
-  choices.add(plan.why, "blocks")
+  choices.add(plan.why, "mmla")
   return own
 end
 
