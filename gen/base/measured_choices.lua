@@ -109,7 +109,7 @@ return {
     rejected = { { "one by four tiles", "prototype, Emerald Rapids: 35 cycles a product instead of 28" },
                  { "vectors in attention for a dk of 4 to 14", "by count with cpu=sapphirerapids, not timed: micro " ..
                    "1,812 cycles instead of 1,040; 8 heads of 8, 64 queries and keys: 45,344 instead of 14,368" } } },
-  { "beside", "products of a tile of scores beside the softmax of the one before, some rows behind each product",
+  { "interleaved", "products of scores interleaved with the softmax of the tile before, some rows behind each product",
     "tile registers and vectors work at the same time, as far as a core sees both",
     rejected = { { "one after the other", "Granite Rapids, 32 keys by 32 queries: 157 ns instead of 116" },
                  { "all products, then all rows, or in halves", "146 to 155 ns" },
@@ -247,7 +247,7 @@ return {
     "that is done beside products, and half as much is stored, and turned from rows to lanes",
     rejected = { { "behind the transposition", "Granite Rapids, bf16, slower: micro by 27 %, small by 10, " ..
                    "whisper_tiny 6, minilm and deit_s 5, bert_base_512 1; int8: micro 18, small 4, deit_s 4" } } },
-  { "ends_beside", "products of a tile beside the end of the one before, some rows behind each K step",
+  { "interleaved_ends", "products of a tile interleaved with the end of the one before, some rows behind each K step",
     "tile registers and vectors work at the same time, as far as a core sees both",
     rejected = { { "the end behind the products", "Granite Rapids, slower: minilm by 6 % in bf16 and 7 in int8, " ..
                    "deit_s by 5 and 6, deit_ti 4 and 2, berttiny 4 and 1, bert_base_128 2 and 5; small as fast" } } },

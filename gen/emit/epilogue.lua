@@ -141,13 +141,14 @@ function M.finite(t, place_of)
 end
 
 -- Records the steps for the sums acc[r][c] of a tile: column by column where a step has something around these,
--- else row by row, which is the order of memory. beside: what is recorded among the rows of columns (way/tile.lua).
-function M.run(tile, acc, steps, beside)
+-- else row by row, which is the order of memory. interleaved: what is recorded among the rows of columns
+-- (way/tile.lua).
+function M.run(tile, acc, steps, interleaved)
   local function apply(r, c, v)
     local value, at = acc[r][c], { r = r, c = c, v = v, name = ("r%d_c%d"):format(r, c - 1) }
     for _, step in ipairs(steps) do value = step.apply(value, at) end
   end
-  local by_columns = beside
+  local by_columns = interleaved
   for _, step in ipairs(steps) do by_columns = by_columns or step.start or step.finish end
   if not by_columns then
     for r = 0, tile.rows - 1 do
@@ -160,13 +161,13 @@ function M.run(tile, acc, steps, beside)
       if step.start then step.start(c, v) end
     end
     for r = 0, tile.rows - 1 do
-      if beside then beside.row(r, c) end
+      if interleaved then interleaved.row(r, c) end
       apply(r, c, v)
     end
     for _, step in ipairs(steps) do
       if step.finish then step.finish(c, v) end
     end
-    if beside then beside.done(c) end
+    if interleaved then interleaved.done(c) end
   end
 end
 

@@ -194,8 +194,9 @@ end
 local function products_tile(K, tile, before)
   local more, params = tile.mode == "more", operand_params(tile)
   if before then add_end_params(params, tile, before.row_scales, before.c) end
-  K:part(name_of(tile, before and (more and "_more" or "") .. "_beside"), ("%s, %d K steps%s%s."):format(tile.text,
-    tile.steps, more and ", added to what is there" or "", before and ", beside the end of the tile before" or ""),
+  K:part(name_of(tile, before and (more and "_more" or "") .. "_interleaved"), ("%s, %d K steps%s%s."):format(tile.text,
+    tile.steps, more and ", added to what is there" or "", before and ", interleaved with the end of the tile before"
+      or ""),
     params, function(p)
     local among = before and { rows = tile.rows, record = function(base, rows)
       end_rows(K, tile, p, p.sums:at(before.from), base, rows)
@@ -216,8 +217,8 @@ local function end_tile(K, tile)
   end)
 end
 
--- A few row tiles of a panel: the products of each beside the end of the one before. Of chunks all but the last one
--- leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
+-- A few row tiles of a panel: the products of each are interleaved with the end of the one before. Of chunks all but
+-- the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
 local function few_tiles(K, product, panels, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
   local kept, size = tiles.keeps_sums(product), ways.of(product.scheme).buffered.size(isa, rows, panels.vecs)
@@ -261,7 +262,7 @@ function M.each_tile(K, product, panels, rows, count, of)
       K:chunks(product.chunks, function(...) whole_tile(K, tile(i, ...)) end)
     end)
   end
-  choices.add(K.t.why, "ends_beside")
+  choices.add(K.t.why, "interleaved_ends")
   if tiles.keeps_sums(product) then choices.add(K.t.why, "near_chunks") end
   local most, _, at_most = tiles.keeps_sums(product) and tiles.TOGETHER, expr.range(count)
   if not most or at_most and at_most <= most then

@@ -52,7 +52,7 @@ end
 -- of the statistics, new_m, raised by the scores of this tile. lifts: m rises where a score is far above it, and sums
 -- start as the statistics say.
 -- weighs: makes weights; adds: their sum is added to that of the tiles before. shows: the scores go where weights go.
--- ahead: the products of a tile may be made beside the softmax of the one before. word: of the function's name.
+-- ahead: the products of a tile may be interleaved with the softmax of the one before. word: of the function's name.
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true, ahead = true,
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
@@ -329,8 +329,8 @@ function M.tile(t, tile)
   local low = pass.lifts and lift(t, tile, acc, m)
   if by_powers then
     choices.add(t.why, "powers")
-    local beside = tile.next and ways.of(tile.scheme).buffered.beside(t, tile.next, tile.sums, tile.rows)
-    epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, beside)
+    local interleaved = tile.next and ways.of(tile.scheme).buffered.interleaved(t, tile.next, tile.sums, tile.rows)
+    epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, interleaved)
     return low and settle(t, tile, low)
   end
   local steps = { opened(t, tile), less(t, m), weights.weight(t, tile) }

@@ -28,8 +28,8 @@
 --   together(t, tile)      K steps that are written together
 --   finish(t, tile, acc)   sums as rows of vectors, where they are others
 --   tile(t, tile)          a whole tile as emit/gemm.lua has it, in place of steps
---   buffered   { size, products, sums, beside }: sums lie in a buffer, so that the end of a tile may be recorded apart
---              from its products; see way/tile.lua
+--   buffered   { size, products, sums, interleaved }: sums lie in a buffer, so that the end of a tile may be recorded
+--              apart from its products; see way/tile.lua
 --   alone(K, tile, code)   a whole function of a tile, in place of all that (way/f16sum.lua)
 --   peak(t, scheme, own)   the loop of emit/peak.lua; returns the flops of a round. op(scheme): what it is named by
 --   own_sums   sums are of the operands' type at first

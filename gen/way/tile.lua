@@ -4,12 +4,12 @@
 -- small buffer, whose vectors an epilogue reads.
 --
 -- Tile registers and vectors work at the same time, as far as a core sees both ahead: so the products of one block may
--- be recorded beside the epilogue of the one before, a tile here and a few rows there (`buffered`):
+-- be interleaved with the epilogue of the one before, a tile here and a few rows there (`buffered`):
 --
 --   size(isa, rows, vecs)                numbers of the buffer of a block's sums
 --   products(t, tile, sums, among)       records the products of a block; its sums go to that buffer
 --   sums(t, tile, sums)                  the sums in it, as an epilogue takes them
---   beside(t, tile, sums, rows)          the products of a block as work beside the epilogue of another one
+--   interleaved(t, tile, sums, rows)     the products of a block, interleaved with the epilogue of another one
 
 local choices = require "base.choices"
 local expr = require "base.expr"
@@ -86,7 +86,7 @@ end
 
 -- tile: as gemm.tile has it; continues: they are
 -- added to those that are there. among: { rows, record }, work on so many rows that record(base, rows) does from row
--- `base` on, a few beside each K step.
+-- `base` on, a few after each K step.
 function M.buffered.products(t, tile, sums, among)
   choices.add(t.why, "tiles")
   local of = ops(t, tile)
@@ -136,11 +136,11 @@ function M.buffered.sums(t, tile, sums)
   return acc
 end
 
--- The products of a block as work beside the epilogue of another one of `rows` rows, column by column of vectors:
+-- The products of a block, interleaved with the epilogue of another one of `rows` rows, column by column of vectors:
 -- row(r, c) records what comes before row r of column c, done(c) what follows the column. The sums take the place of
 -- those that the epilogue has read.
-function M.buffered.beside(t, tile, sums, rows)
-  choices.add(t.why, "beside")
+function M.buffered.interleaved(t, tile, sums, rows)
+  choices.add(t.why, "interleaved")
   local of = ops(t, tile)
   local parts = of.down * of.count
   local function part(n, j)
