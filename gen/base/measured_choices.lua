@@ -172,7 +172,7 @@ return {
   { "q_queries", "lanes are queries in the query projection",
     "one vector of queries stays in the nearest cache, or the model finds fewer cycles",
     rejected = { { "q_lanes=columns", "slower: micro by 0.7 %, 16 queries of d_model 64 by 0.5 %" } } },
-  { "kept", "a vector that two or three FMAs use is kept in a register",
+  { "pinned", "a vector that two or three FMAs use is pinned in a register",
     "left to it, gcc reads it from memory for each of them, and one load of 64 bytes a cycle is all there is",
     rejected = { { "left to the compiler", "three queries 18 % slower, two 12 %; with clang as fast" } } },
   { "chains", "sums of small tiles in two or four chains",

@@ -30,9 +30,9 @@ end
 local function numbers(t, tile)
   local b, does = tile.b, tile.scheme.does
   local load = does.load
-  if does.kept and tiles.kept(t.isa, tile.rows) then
-    load = does.kept
-    choices.add(t.why, "kept")
+  if does.pinned and tiles.pinned(t.isa, tile.rows) then
+    load = does.pinned
+    choices.add(t.why, "pinned")
   end
   return function(step)
     local vectors = {}

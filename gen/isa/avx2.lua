@@ -107,7 +107,7 @@ return {
   },
   fused = true,
   helpers = {
-    load_kept = x86.helpers.load_kept, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16,
+    load_pinned = x86.helpers.load_pinned, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16,
     words = x86.words.words, lane_words = x86.words.lane_words, short_words = x86.words.short_words,
     lane_short_words = x86.words.lane_short_words, dot_shorts = x86.words.dot_shorts,
     larger_size = x86.words.larger_size,
@@ -122,7 +122,7 @@ return {
   },
   rows = {
     load = "_mm256_loadu_ps($1)",
-    load_kept = "kept$lanes(_mm256_loadu_ps($1))",
+    load_pinned = "pinned$lanes(_mm256_loadu_ps($1))",
     load_n = "_mm256_maskload_ps($1, _mm256_setr_epi32($on))",
     load_words = "_mm256_castps_si256(_mm256_loadu_ps($1))",
     load_bytes = "bytes8($1, 8)",

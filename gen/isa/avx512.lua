@@ -33,7 +33,7 @@ return {
   fused = true,
   saturates = true,
   helpers = {
-    load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16, words = x86.words.words,
+    load_pinned = x86.helpers.load_pinned, round_bf16 = x86.to_bf16, words = x86.words.words,
     lane_words = x86.words.lane_words, short_words = x86.words.short_words,
     lane_short_words = x86.words.lane_short_words, dot_shorts = x86.words.dot_shorts,
     larger_size = x86.words.larger_size,
@@ -113,7 +113,7 @@ static inline __m512 root16(__m512 a) {
   },
   rows = {
     load = "$p_loadu_ps($1)",
-    load_kept = "kept$lanes($p_loadu_ps($1))",
+    load_pinned = "pinned$lanes($p_loadu_ps($1))",
     load_n = "$p_maskz_loadu_ps($hex, $1)",
     load_words = "$p_castps_$si($p_loadu_ps($1))",
     load_bytes = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($full, $1)))",

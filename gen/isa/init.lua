@@ -91,7 +91,7 @@ function M.define(isa)
   return isa
 end
 
-local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low", zero = "zero", add = "add",
+local of_floats = { load = "load", pinned = "load_pinned", dup = "dup", low = "low", zero = "zero", add = "add",
                     store = "store" }
 local of_halves = setmetatable({ add = "add_halves" }, { __index = of_floats })
 local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd", store = "store_words" }

@@ -79,7 +79,7 @@ end
 
 -- memory
 op { "load",    "f <- a",     "L floats from any float-aligned address", ref = "M(i)" }
-op { "load_kept", "f <- a",   "the same, into a register: no use of the result reads memory again",
+op { "load_pinned", "f <- a",   "the same, into a register: no use of the result reads memory again",
      ref = "M(i)", optional = true }
 op { "load_n",  "f <- a n",   "the first n < L floats, zeros behind; touches no other float",
      ref = "pick(i < n, M(i), 0.0)" }

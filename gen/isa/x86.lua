@@ -8,9 +8,9 @@ M.guard = "defined(__x86_64__)"
 
 -- gcc may read a vector from memory again wherever an instruction can: three FMAs would read it three times.
 M.helpers = {
-  load_kept = [[
+  load_pinned = [[
 /* a, in a register: no use of it reads memory again. */
-static inline $t kept$lanes($t a) {
+static inline $t pinned$lanes($t a) {
   __asm__("" : "+$register"(a));
   return a;
 }

@@ -220,9 +220,9 @@ function M.chains(target, rows, vectors, steps)
   return chains
 end
 
--- Whether the vectors of a tile of so many rows are kept in registers: up to three uses of one, gcc reads
+-- Whether the vectors of a tile of so many rows are pinned in registers: up to three uses of one, gcc reads
 -- it from memory for each of them.
-function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
+function M.pinned(isa, rows) return isa.rows.load_pinned ~= nil and rows > 1 and rows <= 3 end
 
 -- What an operation on a vector of some width takes of one of the full width; and one on each of several.
 function M.share(target, w) return w.lanes < target.isa.lanes and target.cpu.narrow or 1 end

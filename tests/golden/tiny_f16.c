@@ -156,7 +156,7 @@ enum { INVERSE = 24 }; /* 1 over the sum */
 enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
@@ -204,7 +204,7 @@ static NOINLINE void key_query_3x2of8_k3(const float *a, const float *b, const f
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 8 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[3 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
@@ -261,7 +261,7 @@ static NOINLINE void scores_first_2x2of8(const float *k, const float *q, float *
   acc_c0[0] = _mm256_set1_ps(8.67361738e-19f);
   acc_c0[1] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 8 * i));
     const __m256 a_r0_exact = _mm256_set1_ps(k[i]);
     const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
     acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
@@ -297,7 +297,7 @@ static NOINLINE void context_3x2of8_k2_final(const float *v, const float *p, flo
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 8 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_exact = _mm256_set1_ps(v[3 * i + r]);
       const __m256 a = _mm256_cvtph_ps(_mm256_cvtps_ph(a_exact, _MM_FROUND_TO_NEAREST_INT));
@@ -349,7 +349,7 @@ static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *
   acc_c0[0] = _mm256_set1_ps(8.67361738e-19f);
   acc_c0[1] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 3; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0_exact = _mm256_set1_ps(k[0]);
     const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
     acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
@@ -444,7 +444,7 @@ static NOINLINE void output_2of8_2x3_k3(const float *a, const float *b, const fl
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(a[8 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(a[8 * i + 1]);

@@ -153,7 +153,7 @@ enum { INVERSE = 48 }; /* 1 over the sum */
 enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -202,7 +202,7 @@ static NOINLINE void scores_again_3x3of16(const float *k, const float *q, float 
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r2_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[16]);
@@ -235,7 +235,7 @@ static NOINLINE void context_2x3of16_k3_final(const float *v, const float *p, fl
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 3; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p));
     const __m256 a_r0 = _mm256_set1_ps(v[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(v[1]);
@@ -302,7 +302,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 80);
       __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 80);
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 16));
+      const __m256 b_k0_c0 = pinned8(_mm256_loadu_ps(packed + 16));
       const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
@@ -310,7 +310,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 32));
+      const __m256 b_k1_c0 = pinned8(_mm256_loadu_ps(packed + 32));
       const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
@@ -318,7 +318,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(packed + 48));
+      const __m256 b_k2_c0 = pinned8(_mm256_loadu_ps(packed + 48));
       const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
@@ -326,7 +326,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
       /* k = 3 */
-      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(packed + 64));
+      const __m256 b_k3_c0 = pinned8(_mm256_loadu_ps(packed + 64));
       const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
       const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
@@ -408,7 +408,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
       __m256 acc_r2_c0 = _mm256_set1_ps(8.67361738e-19f);
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 80));
+      const __m256 b_k0_c0 = pinned8(_mm256_loadu_ps(ws + 80));
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[34]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(ws[50]);
@@ -416,7 +416,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k0 = _mm256_set1_ps(ws[66]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 96));
+      const __m256 b_k1_c0 = pinned8(_mm256_loadu_ps(ws + 96));
       const __m256 a_r0_k1 = _mm256_set1_ps(ws[35]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(ws[51]);
@@ -454,19 +454,19 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       __m256 acc_r0_c0 = _mm256_setzero_ps();
       __m256 acc_r1_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 112));
+      const __m256 b_k0_c0 = pinned8(_mm256_loadu_ps(ws + 112));
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[36]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(ws[37]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 128));
+      const __m256 b_k1_c0 = pinned8(_mm256_loadu_ps(ws + 128));
       const __m256 a_r0_k1 = _mm256_set1_ps(ws[52]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(ws[53]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(ws + 144));
+      const __m256 b_k2_c0 = pinned8(_mm256_loadu_ps(ws + 144));
       const __m256 a_r0_k2 = _mm256_set1_ps(ws[68]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(ws[69]);
@@ -506,7 +506,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 128);
       __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 128);
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 96));
+      const __m256 b_k0_c0 = pinned8(_mm256_loadu_ps(packed + 96));
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(ws[1]);
@@ -514,7 +514,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k0 = _mm256_set1_ps(ws[2]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 112));
+      const __m256 b_k1_c0 = pinned8(_mm256_loadu_ps(packed + 112));
       const __m256 a_r0_k1 = _mm256_set1_ps(ws[16]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(ws[17]);

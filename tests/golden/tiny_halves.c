@@ -162,7 +162,7 @@ enum { INVERSE = 48 }; /* 1 over the sum */
 enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -234,7 +234,7 @@ static NOINLINE void values_3x2_k65_again(const f16_pair *a, const f16_pair *b, 
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 65; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[72 * r]);
       acc_c0[r] = dot_halves_8(a_r, b_c0, acc_c0[r]);
@@ -282,7 +282,7 @@ static NOINLINE void values_3x2_k65(const f16_pair *a, const f16_pair *b, const 
       __m256 acc_c0[3];
       UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
       UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-        const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 128 * block + 512 * span + 16 * i));
+        const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 128 * block + 512 * span + 16 * i));
         UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
           const __m256 a_r = _mm256_set1_ps(a[8 * block + 32 * span + i + 72 * r]);
           acc_c0[r] = fma_halves_8(a_r, b_c0, acc_c0[r]);
@@ -312,7 +312,7 @@ static NOINLINE void values_3x2_k65(const f16_pair *a, const f16_pair *b, const 
   {
     __m256 acc_c0[3];
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 1024));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 1024));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[72 * r + 64]);
       acc_c0[r] = fma_halves_8(a_r, b_c0, acc_c0[r]);
@@ -424,7 +424,7 @@ static NOINLINE void scores_first_3x1of16(const float *k, const float *q, float 
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 16 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_exact = _mm256_set1_ps(k[i + 2 * r]);
       const __m256 a = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, a_exact,
@@ -463,7 +463,7 @@ static NOINLINE void context_2x1of16_k3_final(const float *v, const float *p, fl
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
@@ -514,7 +514,7 @@ static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float 
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_exact = _mm256_set1_ps(k[2 * r]);
       const __m256 a = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, a_exact,

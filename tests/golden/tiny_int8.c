@@ -193,7 +193,7 @@ static inline __m256i dot_shorts_8(__m256i a, __m256i b, __m256i c) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
@@ -400,7 +400,7 @@ static NOINLINE void scores_first_3x3of8(const float *k, const float *q, float *
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 8 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a = _mm256_set1_ps(k[i + 8 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
@@ -427,7 +427,7 @@ static NOINLINE void context_2x3of8_k3_final(const float *v, const float *p, flo
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[8 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(v[8 * i + 1]);
@@ -468,7 +468,7 @@ static NOINLINE void scores_again_3x3of8(const float *k, const float *q, float *
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a = _mm256_set1_ps(k[8 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);

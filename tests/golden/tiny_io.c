@@ -156,7 +156,7 @@ static inline __m256 some_f16(const uint16_t *p, size_t n) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
@@ -207,7 +207,7 @@ static NOINLINE void key_query_3x2of8_k3(const float *a, const float *b, const f
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 8 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[3 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
@@ -251,7 +251,7 @@ static NOINLINE void scores_first_2x2of8(const float *k, const float *q, float *
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[i + 3]);
@@ -277,7 +277,7 @@ static NOINLINE void context_3x2of8_k2_final(const float *v, const float *p, flo
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 8 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a = _mm256_set1_ps(v[3 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
@@ -317,7 +317,7 @@ static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 3; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[3]);
@@ -409,7 +409,7 @@ static NOINLINE void output_2of8_2x3_k3(const float *a, const float *b, const fl
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(a[8 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(a[8 * i + 1]);

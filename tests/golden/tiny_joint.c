@@ -167,13 +167,13 @@ enum { LIFT = 128 }; /* how far the maximum rises */
 enum { BEGIN = 144 }; /* what scores start at */
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m512 kept16(__m512 a) {
+static inline __m512 pinned16(__m512 a) {
   __asm__("" : "+v"(a));
   return a;
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -183,7 +183,7 @@ static NOINLINE void qkv_3x9_k4(const float *a, const float *b, const float *bia
   __m512 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm512_loadu_ps(bias);
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m512 b_c0 = kept16(_mm512_loadu_ps(b + 16 * i));
+    const __m512 b_c0 = pinned16(_mm512_loadu_ps(b + 16 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m512 a_r = _mm512_set1_ps(a[i + 4 * r]);
       acc_c0[r] = _mm512_fmadd_ps(a_r, b_c0, acc_c0[r]);
@@ -263,7 +263,7 @@ static NOINLINE void scores_first_masked_2x3of16(const float *k, const float *q,
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
@@ -298,7 +298,7 @@ static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float
   __m256 acc_r0_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   __m256 acc_r1_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
@@ -328,7 +328,7 @@ static NOINLINE void context_3x3of16_k4_final(const float *v, const float *p, fl
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 16 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a = _mm256_set1_ps(v[16 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
@@ -432,7 +432,7 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
   __m256 acc_r0_c0 = _mm256_loadu_ps(stats + BEGIN);
   __m256 acc_r1_c0 = _mm256_loadu_ps(stats + BEGIN);
   for (ptrdiff_t step = 0; step < 3; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[16]);
@@ -623,7 +623,7 @@ static NOINLINE void output_3of16_3x4_k3(const float *a, const float *b, const f
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 16 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[16 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);

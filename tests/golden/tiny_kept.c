@@ -160,7 +160,7 @@ static inline void put_int8(int8_t *p, __m256 a, size_t n) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
@@ -271,7 +271,7 @@ static NOINLINE void query_2x1of8_k3(const float *a, const float *b, const float
   __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
   __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(a[2 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(a[2 * i + 1]);

@@ -168,7 +168,7 @@ static inline __m512 pair_16(__m512 a, __m512 b) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -268,7 +268,7 @@ static NOINLINE void scores_first_2x2of16(const bf16_pair *k, const bf16_pair *q
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[i + 2]);
@@ -354,7 +354,7 @@ static NOINLINE void scores_again_2x2of16(const bf16_pair *k, const bf16_pair *q
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[2]);
@@ -472,7 +472,7 @@ static NOINLINE void output_2of16_2x2_k2(const bf16_pair *a, const bf16_pair *b,
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(a[16 * i]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
     const __m256 a_r1 = _mm256_set1_ps(a[16 * i + 1]);

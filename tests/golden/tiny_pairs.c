@@ -202,7 +202,7 @@ static inline __m256 powers_8(__m256 a, __m256 b) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -562,7 +562,7 @@ static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const b
   __m256 acc_c0[2];
   acc_c0[0] = acc_c0[1] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 3; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p));
     UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
       const __m256 a = _mm256_set1_ps(v[r]);
       const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
@@ -693,7 +693,7 @@ static NOINLINE void output_3of16_3x5_k4(const bf16_pair *a, const bf16_pair *b,
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 16 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[16 * i + r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);

@@ -193,7 +193,7 @@ static inline __m256 pair_8(__m256 a, __m256 b) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -358,7 +358,7 @@ static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 16 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a = _mm256_set1_ps(k[i + 16 * r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
@@ -410,7 +410,7 @@ static NOINLINE void context_2x2of16_k3_final(const bf16_pair *v, const bf16_pai
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
@@ -460,7 +460,7 @@ static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a = _mm256_set1_ps(k[16 * r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
@@ -592,7 +592,7 @@ static NOINLINE void output_2of16_2x4_k1(const bf16_pair *a, const bf16_pair *b,
     float *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  const __m256 b_c0 = kept8(_mm256_loadu_ps(b));
+  const __m256 b_c0 = pinned8(_mm256_loadu_ps(b));
   const __m256 a_r0 = _mm256_set1_ps(a[0]);
   acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
   const __m256 a_r1 = _mm256_set1_ps(a[1]);

@@ -151,7 +151,7 @@ enum { INVERSE = 24 }; /* 1 over the sum */
 enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
@@ -243,7 +243,7 @@ static NOINLINE void context_2x1of8_k1_final(const float *v, const float *p, flo
     float *o) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-  const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
+  const __m256 b_c0 = pinned8(_mm256_loadu_ps(p));
   const __m256 a_r0 = _mm256_set1_ps(v[0]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
   const __m256 a_r1 = _mm256_set1_ps(v[1]);

@@ -147,7 +147,7 @@ mhagen_status tiny_step_packed_check(const void *bytes, size_t size) {
 #endif
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
@@ -316,7 +316,7 @@ static NOINLINE void step_context_2x4(const float *p, const float *v, float *o, 
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < keys; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(v));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(v));
     const __m256 a_r0 = _mm256_set1_ps(p[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(p[48]);

@@ -183,7 +183,7 @@ static inline __m256 pair_8(__m256 a, __m256 b) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -412,14 +412,14 @@ static NOINLINE void query_2x3of16_k17(const bf16_pair *a, const bf16_pair *b, c
   UNROLL(3) for (ptrdiff_t s = 1; s < 4; ++s) acc_r0_c0[s] = acc_r1_c0[s] = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     UNROLL(4) for (ptrdiff_t k = 0; k < 4; ++k) {
-      const __m256 b_k_c0 = kept8(_mm256_loadu_ps(b + 64 * i + 16 * k));
+      const __m256 b_k_c0 = pinned8(_mm256_loadu_ps(b + 64 * i + 16 * k));
       const __m256 a_r0_k = _mm256_set1_ps(a[8 * i + 2 * k]);
       acc_r0_c0[k] = _mm256_dpbf16_ps(acc_r0_c0[k], (__m256bh)a_r0_k, (__m256bh)b_k_c0);
       const __m256 a_r1_k = _mm256_set1_ps(a[8 * i + 2 * k + 1]);
       acc_r1_c0[k] = _mm256_dpbf16_ps(acc_r1_c0[k], (__m256bh)a_r1_k, (__m256bh)b_k_c0);
     }
   }
-  const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 256));
+  const __m256 b_c0 = pinned8(_mm256_loadu_ps(b + 256));
   const __m256 a_r0 = _mm256_set1_ps(a[32]);
   acc_r0_c0[0] = _mm256_dpbf16_ps(acc_r0_c0[0], (__m256bh)a_r0, (__m256bh)b_c0);
   const __m256 a_r1 = _mm256_set1_ps(a[33]);
@@ -452,7 +452,7 @@ static NOINLINE void scores_first_3x3of16(const bf16_pair *k, const bf16_pair *q
     bf16_pair *p) {
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
-  const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+  const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 a = _mm256_set1_ps(k[8 * r]);
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
@@ -503,7 +503,7 @@ static NOINLINE void context_2x3of16_k3_final(const bf16_pair *v, const bf16_pai
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
@@ -548,7 +548,7 @@ static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q
     bf16_pair *p) {
   __m256 acc_c0[3];
   for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
-  const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+  const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
   for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 a = _mm256_set1_ps(k[8 * r]);
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);

@@ -195,7 +195,7 @@ static inline __m512i words_16(__m512 a, __m512 b, __m512 c, __m512 d) {
 }
 
 /* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
+static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
@@ -441,7 +441,7 @@ static NOINLINE void scores_first_2x2of16(const float *k, const float *q, float 
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
@@ -467,7 +467,7 @@ static NOINLINE void context_2x2of16_k2_final(const float *v, const float *p, fl
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
@@ -508,7 +508,7 @@ static NOINLINE void scores_again_2x2of16(const float *k, const float *q, float 
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[16]);
