@@ -21,7 +21,7 @@ return {
                    "1.00 to 1.03 with f16" },
                  { "tiles of the context with more heads, as widening is counted", "the same: .99 with int8, 1.01 " ..
                    "with f16" } } },
-  { "late_scales", "scales of integers in a cache are multiplied into scores and attention weights, not into rows",
+  { "scales_last", "scales of integers in a cache are multiplied into scores and attention weights, not into rows",
     "rows have a product less for each vector, and scores and weights one for each key",
     rejected = { { "into keys", "Zen 5, 4096 keys, 1, 4 or 8 heads that share each, dk 64 and 128: 1.09 to 1.13 " ..
                    "times the time" },

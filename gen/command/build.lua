@@ -66,12 +66,12 @@ end
 -- Runs a program for at most so many seconds. keep: returns what it prints. Returns status, output and, if it
 -- failed, how it ended; or nil and a message if it cannot be started.
 function M.run(words, seconds, keep)
-  local status, output, late = host.run(words, keep and M.OUTPUT_BYTES or nil, tonumber(seconds))
+  local status, output, timed_out = host.run(words, keep and M.OUTPUT_BYTES or nil, tonumber(seconds))
   if not status then
     local is_compiler = words[1] == M.words_of(host.cc)[1]
     return nil, output .. (is_compiler and "; install a C compiler, or name yours in CC" or "")
   end
-  local why = late and ("%s timed out after %.0f s"):format(words[1], seconds)
+  local why = timed_out and ("%s timed out after %.0f s"):format(words[1], seconds)
     or status ~= 0 and ("%s ended with status %d"):format(words[1], status) or nil
   return status, output, why
 end

@@ -12,7 +12,7 @@ local statistics = require "emit.stats"
 local M = {}
 
 -- Whether there are tiles behind a first one that add a part of -m of their own.
-local function has_later(K, group) return group.keys.tiles > 1 and begin.from_maximum(K.plan) end
+local function has_two_parts(K, group) return group.keys.tiles > 1 and begin.from_maximum(K.plan) end
 
 -- The sum of a lane. It becomes infinite where a lane sees a key and its sum is below the least one. Then the maximum
 -- was too far above all scores: it rose too far, or it was one of sums from zero, and rounding put it there. Other
@@ -35,7 +35,7 @@ local function name_of(K, group, ptrs)
   return own and ("%s_q%d"):format(group.name, ptrs.query) or group.name
 end
 
--- Does a head again. Lanes whose sum is good keep their maximum, and what of it is subtracted late, and so get the same
+-- Does a head again. Lanes whose sum is good keep their maximum, and both its parts, and so get the same
 -- bits as before. Behind a mask all tiles go the way of those at the edge, which is one copy of the code less.
 local function head_again(K, group, ptrs, span)
   local params = {
@@ -55,14 +55,14 @@ local function head_again(K, group, ptrs, span)
       statistics.each(K, group, p.stats, function(w, name, load, put)
         local most = t:op("set", w, "most_" .. name, softmax.accepted)
         local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
-        local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
+        local negmax = t:op("sel", w, "m_" .. name, good, load "first_max", load "negmax")
         put("negmax", negmax)
-        put("kept", negmax)
-        if not has_later(K, group) then return end
+        put("first_max", negmax)
+        if not has_two_parts(K, group) then return end
         if K.plan.scores.masked then
-          put("later", t:op("sel", w, "later_" .. name, good, load "late", negmax))
+          put("next_max_end", t:op("sel", w, "next_max_end_" .. name, good, load "max_end", negmax))
         else
-          put("later", t:op("zero_if", w, "later_" .. name, good, negmax))
+          put("next_max_end", t:op("zero_if", w, "next_max_end_" .. name, good, negmax))
         end
       end)
     end)
@@ -138,10 +138,10 @@ function M.check(K, group, ptrs, span)
         mark()
         return head_again(K, group, ptrs, span)
       end
-      if has_later(K, group) then
+      if has_two_parts(K, group) then
         K.t:scope(function()
           statistics.each(K, group, ptrs.stats, function(w, name, _, put)
-            put("late", K.t:op("zero", w, "late_" .. name))
+            put("max_end", K.t:op("zero", w, "max_end_" .. name))
           end)
         end)
       end

@@ -2,10 +2,10 @@
 --
 --   START                 in place of zero
 --   from_maximum(plan)    whether sums start at -m behind the first tile
---   known, next, later(t, plan, w, name, load, put)    put the statistics; load and put as statistics.each has them
+--   known, next, next_attempt(t, plan, w, name, load, put)    put the statistics, by load and put of statistics.each
 --     known               of a first tile whose m is known
 --     next                of the tiles behind a first one
---     later               of these in another attempt
+--     next_attempt        of these in another attempt
 
 local powers = require "isa.powers"
 
@@ -36,36 +36,37 @@ local LARGE = 2.0 ^ 127
 function M.known(t, plan, w, name, load, put)
   put("sum", t:op("zero", w, "empty_" .. name))
   if M.from_maximum(plan) then
-    put("late", load("negmax", "first_late"))
-    put("begin", is_raised(plan) and t:op("set", w, "begin_" .. name, M.START) or t:op("zero", w, "begin_" .. name))
+    put("max_end", load("negmax", "first_max_end"))
+    put("max_start", is_raised(plan) and t:op("set", w, "max_start_" .. name, M.START)
+      or t:op("zero", w, "max_start_" .. name))
   elseif plan.attend_scheme.powers then
-    put("begin", t:op("set", w, "begin_" .. name, powers.offset))
+    put("large_start", t:op("set", w, "large_start_" .. name, powers.offset))
   end
 end
 
 -- Those of the tiles behind a first one.
 function M.next(t, plan, w, name, load, put)
   local negmax = load "negmax"
-  put("kept", negmax)
+  put("first_max", negmax)
   if M.from_maximum(plan) then
-    put("late", t:op("zero", w, "late_" .. name))
-    put("begin", negmax)
+    put("max_end", t:op("zero", w, "max_end_" .. name))
+    put("max_start", negmax)
   elseif plan.attend_scheme.powers then
-    put("begin", t:op("set", w, "begin_" .. name, LARGE))
+    put("large_start", t:op("set", w, "large_start_" .. name, LARGE))
   end
 end
 
 -- The same in another attempt. A maximum that sums from zero found is subtracted from such sums. Large scores round
 -- otherwise behind -m, and all weights of a row could be zero.
-function M.later(t, plan, w, name, load, put)
-  local late = load "later"
-  local begin = t:op("sub", w, "early_" .. name, load "negmax", late)
+function M.next_attempt(t, plan, w, name, load, put)
+  local at_end = load "next_max_end"
+  local at_start = t:op("sub", w, "rest_max_" .. name, load "negmax", at_end)
   if is_raised(plan) then
     local least = t:op("set", w, "least_" .. name, M.START)
-    begin = t:op("sel", w, "begin_" .. name, is_not_zero(t, w, name, late), least, begin)
+    at_start = t:op("sel", w, "max_start_" .. name, is_not_zero(t, w, name, at_end), least, at_start)
   end
-  put("late", late)
-  put("begin", begin)
+  put("max_end", at_end)
+  put("max_start", at_start)
 end
 
 return M

@@ -120,9 +120,9 @@ local function score_tile(K, p, at)
   local w, step, heads = t.isa.full, plan.attend.step, plan.attend.step.heads
   local own = w.lanes // heads
   local function place(h, c) return at.to:at(h * step.p_row + at.key + c * w.lanes) end
-  local late = at.scales and not widening.rounds(K, plan.attend.keys)
+  local scales_last = at.scales and not widening.rounds(K, plan.attend.keys)
   local function finish(h, c, sum)
-    if late then
+    if scales_last then
       sum = t:op("mul", w, "scaled_c" .. c, sum, t:op("load", w, "scales_c" .. c, at.scales:at(c * w.lanes)))
     end
     local of = setmetatable({ reads = of_head(K, p, at.head + h) }, { __index = at })
@@ -280,7 +280,7 @@ local function probs_of(K, ptrs)
       t:scope(function()
         local key = t:op("add", w, "key", t:op("iota", w, "lane"), t:op("index", w, "from", at))
         local value = probs.normal(t, w, "_key", t:op("load", w, "weight", p.p:at(at)), inverse, least)
-        value = t:op("zero_if", w, "late", t:op("lt", w, "behind", last, key), value)
+        value = t:op("zero_if", w, "visible", t:op("lt", w, "behind", last, key), value)
         value = t:op("zero_if", w, "seen", t:op("lt", w, "before", key, first), value)
         t:write(w, p.probs:at(at), value, used)
       end)

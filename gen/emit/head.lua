@@ -46,7 +46,8 @@ function M.raise(K, group, ptrs, head)
         local higher = t:op("lt", w, ("higher%d_"):format(i) .. name, minus, none)
         none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
       end
-      if head.again and not guard.is_guarded(K, group) then put("kept", load("negmax", "kept")) end -- else it is there
+      -- else it is there
+      if head.again and not guard.is_guarded(K, group) then put("first_max", load("negmax", "first_max")) end
       put("negmax", none)
     end)
   end)
@@ -144,7 +145,7 @@ local function lead_tile(K, group, ptrs, head)
   end
   if head.again then
     known_tile(K.plan.scores.masked)
-    return alone or begin.from_maximum(K.plan) and put_begin(K, group, ptrs, "later")
+    return alone or begin.from_maximum(K.plan) and put_begin(K, group, ptrs, "next_attempt")
   end
   K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
     if K.plan.scores.bounds.first then

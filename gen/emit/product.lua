@@ -114,14 +114,14 @@ end
 -- sums start with, or have added when they are read; steps(), those of their epilogue.
 local function floats_end(K, tile, p, base, rows)
   local t, scheme, next_chunk = K.t, tile.b.scheme, tile.mode == "next"
-  local late = p.scales or ways.of(scheme).finish -- the bias: sums are in no order of columns
-  return { init = p.bias and not late and tile.start(t, p.bias) or nil, steps = function()
+  local bias_last = p.scales or ways.of(scheme).finish -- the bias: sums are in no order of columns
+  return { init = p.bias and not bias_last and tile.start(t, p.bias) or nil, steps = function()
     local target = target_of(K, tile, p.c, base, rows)
     local store = epilogue.store_as(t, target)
     fetch_scales(t, tile, p)
     local added = next_chunk and target or p.bias and { p = p.bias, row = 0 }
     local add = p.scales and epilogue.scaled(t, p.scales, added)
-      or (next_chunk or late and added) and epilogue.add(t, added)
+      or (next_chunk or bias_last and added) and epilogue.add(t, added)
     return add and { add, store } or { store }
   end }
 end

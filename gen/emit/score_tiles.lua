@@ -61,7 +61,7 @@ local function rescale(K, group, ptrs)
       least_p[c], least_o[c] = least("least_p", -exp.lowest), least("least_o", 125.0)
       put("sum", scaled(least_p, c, w, "sum_" .. name, load "sum"))
       put("negmax", t:op("sub", w, "minus_m_" .. name, load "negmax", rise))
-      if begin.from_maximum(K.plan) then put("begin", t:op("sub", w, "next_begin_" .. name, load "begin", rise)) end
+      if begin.from_maximum(K.plan) then put("max_start", t:op("sub", w, "new_" .. name, load "max_start", rise)) end
     end)
     local function rows(base, count, change)
       K:each("row", count, function(i)

@@ -129,7 +129,7 @@ function M.start_of_sums(t, w, name) return t:start("set", w, name, begin.START)
 local function start(t, tile, from_m)
   local group, biases = tile.group, tile.scores.biases
   if not from_m and #biases == 0 then return tile.rest end
-  local at = tile.pass.lifts and "begin" or "negmax"
+  local at = tile.pass.lifts and "max_start" or "negmax"
   return function(r, c, w, name)
     if #biases == 0 then return t:start("load", w, name, stat(group, tile.stats, at, c)) end
     local terms = {}
@@ -228,7 +228,7 @@ end
 -- How far m rises in each lane: nothing, or to the largest of the scores acc. m: the old one of each vector, where
 -- scores are not less that; it becomes what is to be subtracted. The rest is told what is multiplied by less then.
 local function lift(t, tile, acc, m)
-  local lifts, lates, low, list = {}, {}, {}, nil
+  local lifts, max_ends, low, list = {}, {}, {}, nil
   local scheme = tile.scheme
   epilogue.run(tile, acc, { {
     start = function() list = {} end,
@@ -242,8 +242,8 @@ local function lift(t, tile, acc, m)
       if m[c] then
         top = t:op("sub", w, "above_" .. name, top, m[c])
       else
-        lates[c] = t:op("load", w, "late_" .. name, stat(tile.group, tile.stats, "late", c))
-        top = t:op("add", w, "above_" .. name, top, lates[c])
+        max_ends[c] = t:op("load", w, "max_end_" .. name, stat(tile.group, tile.stats, "max_end", c))
+        top = t:op("add", w, "above_" .. name, top, max_ends[c])
       end
       local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(scheme)))
       if scheme.b.round then top = weights.whole(t, w, "top_" .. name, top) end
@@ -257,7 +257,7 @@ local function lift(t, tile, acc, m)
   for c, v in ipairs(tile.vecs) do
     t:op("store", v.w, nil, stat(tile.group, tile.stats, "lift", c), lifts[c])
     m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c])
-      or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], lates[c])
+      or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], max_ends[c])
   end
   if tile.among then t:unless(low, tile.rescale) end
   return low

@@ -8,21 +8,23 @@
 
 local expr = require "base.expr"
 
--- { statistic, number of its row, its name in C, what it is }. begin and late: where m may rise, sums start at the one,
--- and the other is added last. Where weights are powers, begin is the offset of scores whose maximum is large.
+-- { statistic, number of its row, its name in C, what it is }. max_start and max_end: where m may rise, sums start at
+-- the one, and the other is added last. Where weights are powers, large_start is the offset of scores whose maximum is
+-- large.
 local rows = {
   { "negmax", 0, "MINUS_MAX", "the maximum of the scores, negative" },
   { "sum", 1, "SUM", "the sum of the weights" },
   { "test", 2, "TEST", "0, or NaN where a result is not finite" },
   { "inverse", 3, "INVERSE", "1 over the sum" },
   { "last", 4, "LAST_KEY", "the last key that is seen" },
-  { "kept", 5, "KEPT_MAX", "MINUS_MAX at the begin of an attempt" },
-  { "late", 6, "LATE_MAX", "the part of MINUS_MAX that is added to scores" },
+  { "first_max", 5, "FIRST_MAX", "MINUS_MAX at the start of an attempt" },
+  { "max_end", 6, "MAX_END", "the part of MINUS_MAX that is added to the sums" },
   { "start", 6, "START", "what is added to a scaled score" },
   { "before", 7, "SUM_BEFORE", "the sum before a block of keys" },
-  { "later", 7, "LATER_MAX", "LATE_MAX of all tiles but the first" },
+  { "next_max_end", 7, "NEXT_MAX_END", "MAX_END of all tiles but the first" },
   { "lift", 8, "LIFT", "how far the maximum rises" },
-  { "begin", 9, "BEGIN", "what scores start at" },
+  { "max_start", 9, "MAX_START", "the part of MINUS_MAX that sums of scores start at" },
+  { "large_start", 9, "LARGE_START", "START of scores whose maximum is large" },
   { "first", 10, "FIRST_KEY", "the first key that is seen" },
   { "place", 11, "PLACE", "the place of the query among the keys" },
   { "seen", 12, "SEEN", "how many keys are seen" },

@@ -117,7 +117,9 @@ function M.powers(t, tile, m, small)
       t:op("load", w, "negmax_" .. name, stat(tile.group, tile.stats, "negmax", c)))
     of[c].m, of[c].small = own, small[c] or M.is_small(t, w, name, own)
     local offset = t:op("set", w, "offset_" .. name, powers.offset)
-    if any then of[c].large = t:op("load", w, "large_offset_" .. name, stat(tile.group, tile.stats, "begin", c)) end
+    if any then
+      of[c].large = t:op("load", w, "large_start_" .. name, stat(tile.group, tile.stats, "large_start", c))
+    end
     local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
     of[c].start = t:op("sel", w, "start_" .. name, of[c].small,
       t:op("fma", w, "from_" .. name, own, minus, offset), t:op("set", w, "infinite_" .. name, math.huge))

@@ -163,7 +163,7 @@ local function projection(cfg, name, letter, rows, width)
 end
 
 -- The scale of scores goes into Wq and bq, or into the queries where these are inputs. Where weights are rounded,
--- they are so as they are given, and the scale is `late`: that of what scores are made of.
+-- they are so as they are given, and the scale is `query_scale`: queries are multiplied by it.
 function M.of(cfg, scores)
   local h = cfg.h
   local scale, keeps = scale_of(cfg), {}
@@ -179,15 +179,15 @@ function M.of(cfg, scores)
   keys.qk = qk_of.of(cfg)
   local normed = keys.qk and keys.qk.norm
   if normed then keys.qk.scale, scale = scale, 1.0 end -- behind the norm, with its gains
-  local late, quant = nil, types.quants[cfg.weight_dtype]
+  local query_scale, quant = nil, types.quants[cfg.weight_dtype]
   local rounded = types.by_name[cfg.dtype] ~= types.f32 or quant and quant.type
-  if rounded and not normed then late, scale = scale, 1.0 end
+  if rounded and not normed then query_scale, scale = scale, 1.0 end
   queries.scale = scale
   local context = tensors.lanes "context"
   local attend = {
     name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
-    share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, context = context, late = late,
-    scale = not late and scale or nil, test_scores = false, instead = {}, qk = keys.qk, touches = true,
+    share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, context = context, query_scale = query_scale,
+    scale = not query_scale and scale or nil, test_scores = false, instead = {}, qk = keys.qk, touches = true,
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
   }
   local output = M.product {

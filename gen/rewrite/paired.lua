@@ -161,7 +161,7 @@ function M.rewrite(plan, list)
   end
   if plan.attend_scheme.tiled and queries and not (queries.merged or attend.qk or ragged) then
     marks.keys(plan, queries.c)
-    queries.c.scale = attend.late
+    queries.c.scale = attend.query_scale
     choices.add(plan.why, "query_pairs")
   end
   if plan.scheme.group == 1 or plan.scheme.integers then return list end

@@ -83,7 +83,7 @@ function M.choose(plan, attend)
   choices.add(plan.why, "key_lanes")
   if plan.cache == types.f32 then return step end
   choices.add(plan.why, "widened")
-  if plan.cache.scaled and not plan.attend_scheme.b.round then choices.add(plan.why, "late_scales") end
+  if plan.cache.scaled and not plan.attend_scheme.b.round then choices.add(plan.why, "scales_last") end
   step.ahead = ahead(plan, attend, step)
   return step
 end

@@ -110,7 +110,7 @@ local function operand(own, ptrs, kv)
   local q_pairs = pair_words(plan) and own:scratch "q_pairs"
   if not (own.rows and own.rows.paired) then
     rounding.lanes(K, "scaled_queries", group, { p = q, to = q_pairs, rows = plan.attend.depth,
-                                                 scale = plan.attend.late, scheme = plan.attend_scheme })
+                                                 scale = plan.attend.query_scale, scheme = plan.attend_scheme })
   end
   return (q_pairs or q):as(plan.attend_scheme.held)
 end

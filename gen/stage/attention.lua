@@ -42,7 +42,7 @@ function M.query_rows(plan)
   if tensor and not attend.qk and conversions.ragged(plan, attend) and fewer_squares(plan, tensor, attend.depth) then
     local words = tiles.words(plan.attend_scheme, attend.depth)
     return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), distance = words,
-             paired = true, scale = attend.late or given and attend.scale }
+             paired = true, scale = attend.query_scale or given and attend.scale }
   end
   if projected and projected.c.pairs then
     local words = projected.c.head

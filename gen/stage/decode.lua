@@ -17,7 +17,7 @@ local M = { phase = "attend", title = "attend", per = "heads", axes = attention.
 local function query_rows(plan)
   local rows = attention.query_rows(plan)
   if not rows or plan.attend.qk or rows.width ~= plan.attend.depth then return nil end
-  local scale = rows.scale or plan.attend.late
+  local scale = rows.scale or plan.attend.query_scale
   return { tensor = rows.tensor, width = rows.width, height = rows.height, scale = scale,
            changed = scale or plan.attend_scheme.b.round }
 end
@@ -61,7 +61,7 @@ local function rows_of(own)
   K:each("head", plan.attend.qk and plan.hb or 0, function(i)
     own:turn_queries(i, own.q:at(i * (plan.cfg.dk * own.group.width)))
   end)
-  rounding.lanes(K, "scaled_queries", own.group, { p = own.q, rows = plan.hb * depth, scale = plan.attend.late,
+  rounding.lanes(K, "scaled_queries", own.group, { p = own.q, rows = plan.hb * depth, scale = plan.attend.query_scale,
                                                    scheme = plan.attend_scheme })
   transpose.rows(K, "queries_rows", own.group, own.q, to)
   return to

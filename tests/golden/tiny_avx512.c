@@ -160,7 +160,7 @@ enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 48 }; /* 1 over the sum */
 enum { LAST_KEY = 64 }; /* the last key that is seen */
-enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 
 /* XT[8][16] from 5 rows of X[..][8]. */
 static NOINLINE void transpose_5of16(const float *x, float *xt) {
@@ -457,8 +457,8 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
     float *stats, float *o, ptrdiff_t finish) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5 * finish; ++key) {
@@ -468,11 +468,11 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
+    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
   {

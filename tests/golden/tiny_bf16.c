@@ -168,7 +168,7 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 2 }; /* the sum of the weights */
 enum { TEST = 4 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 6 }; /* 1 over the sum */
-enum { KEPT_MAX = 10 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 10 }; /* MINUS_MAX at the start of an attempt */
 
 /* The nearest bfloat16, ties to even; NaN stays NaN. */
 static inline float to_bf16(float a) {
@@ -413,12 +413,12 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
-    const float kept_c0 = stats[MINUS_MAX];
-    stats[KEPT_MAX] = kept_c0;
+    const float first_max_c0 = stats[MINUS_MAX];
+    stats[FIRST_MAX] = first_max_c0;
     stats[MINUS_MAX] = none_c0;
     const float none_c1 = INFINITY;
-    const float kept_c1 = stats[MINUS_MAX + 1];
-    stats[KEPT_MAX + 1] = kept_c1;
+    const float first_max_c1 = stats[MINUS_MAX + 1];
+    stats[FIRST_MAX + 1] = first_max_c1;
     stats[MINUS_MAX + 1] = none_c1;
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
@@ -426,11 +426,11 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
     const float most = 1.329228e+36f;
     const float sum = stats[SUM + c];
     const int good = sum < most;
-    const float kept = stats[KEPT_MAX + c];
+    const float first_max = stats[FIRST_MAX + c];
     const float negmax = stats[MINUS_MAX + c];
-    const float m = good ? kept : negmax;
+    const float m = good ? first_max : negmax;
     stats[MINUS_MAX + c] = m;
-    stats[KEPT_MAX + c] = m;
+    stats[FIRST_MAX + c] = m;
   }
   scores_again_2x2(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {

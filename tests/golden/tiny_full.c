@@ -150,7 +150,7 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 48 }; /* 1 over the sum */
-enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 
 /* a, in a register: no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
@@ -260,8 +260,8 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 16 * key, q, stats);
@@ -269,11 +269,11 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
+    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
   scores_again_3x3of16(k, q, stats, p);
   {

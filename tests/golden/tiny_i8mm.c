@@ -154,7 +154,7 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 4 }; /* the sum of the weights */
 enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 12 }; /* 1 over the sum */
-enum { KEPT_MAX = 20 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 20 }; /* MINUS_MAX at the start of an attempt */
 
 /* The nearest integers of a, b, c, d, as signed bytes one behind the other. */
 static inline int32x4_t words_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
@@ -644,8 +644,8 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
     bf16_pair *p, float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c0 = vld1q_f32(stats + MINUS_MAX);
-    vst1q_f32(stats + KEPT_MAX, kept_c0);
+    const float32x4_t first_max_c0 = vld1q_f32(stats + MINUS_MAX);
+    vst1q_f32(stats + FIRST_MAX, first_max_c0);
     vst1q_f32(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x1of4(k + 4 * key, q, stats);
@@ -653,11 +653,11 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
     const float32x4_t most_c0 = vdupq_n_f32(1.329228e+36f);
     const float32x4_t sum_c0 = vld1q_f32(stats + SUM);
     const uint32x4_t good_c0 = vcltq_f32(sum_c0, most_c0);
-    const float32x4_t kept_c0 = vld1q_f32(stats + KEPT_MAX);
+    const float32x4_t first_max_c0 = vld1q_f32(stats + FIRST_MAX);
     const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
-    const float32x4_t m_c0 = vbslq_f32(good_c0, kept_c0, negmax_c0);
+    const float32x4_t m_c0 = vbslq_f32(good_c0, first_max_c0, negmax_c0);
     vst1q_f32(stats + MINUS_MAX, m_c0);
-    vst1q_f32(stats + KEPT_MAX, m_c0);
+    vst1q_f32(stats + FIRST_MAX, m_c0);
   }
   scores_again_5x1of4(k, q, stats, p);
   {

@@ -165,7 +165,7 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 1 }; /* the sum of the weights */
 enum { TEST = 2 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 3 }; /* 1 over the sum */
-enum { KEPT_MAX = 5 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 5 }; /* MINUS_MAX at the start of an attempt */
 
 /* The word at p. */
 static inline int32_t word_at(const float *p) {
@@ -280,8 +280,8 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
-    const float kept_c0 = stats[MINUS_MAX];
-    stats[KEPT_MAX] = kept_c0;
+    const float first_max_c0 = stats[MINUS_MAX];
+    stats[FIRST_MAX] = first_max_c0;
     stats[MINUS_MAX] = none_c0;
   }
   scores_maximum_1x1(k, q, stats);
@@ -289,11 +289,11 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
     const float most_c0 = 1.329228e+36f;
     const float sum_c0 = stats[SUM];
     const int good_c0 = sum_c0 < most_c0;
-    const float kept_c0 = stats[KEPT_MAX];
+    const float first_max_c0 = stats[FIRST_MAX];
     const float negmax_c0 = stats[MINUS_MAX];
-    const float m_c0 = good_c0 ? kept_c0 : negmax_c0;
+    const float m_c0 = good_c0 ? first_max_c0 : negmax_c0;
     stats[MINUS_MAX] = m_c0;
-    stats[KEPT_MAX] = m_c0;
+    stats[FIRST_MAX] = m_c0;
   }
   scores_again_1x1(k, q, stats, p);
   {

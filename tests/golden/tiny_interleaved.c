@@ -168,11 +168,11 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 48 }; /* 1 over the sum */
-enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
 enum { SUM_BEFORE = 112 }; /* the sum before a block of keys */
 enum { LIFT = 128 }; /* how far the maximum rises */
-enum { BEGIN = 144 }; /* what scores start at */
+enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -921,7 +921,7 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + BEGIN);
+  const __m512 large_start_c0 = _mm512_loadu_ps(stats + LARGE_START);
   const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
   const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
@@ -932,8 +932,8 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
     const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
     const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], risen_c0);
     const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], risen_c0);
-    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_offset_c0);
-    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_offset_c0);
+    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_start_c0);
+    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_start_c0);
     const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
     const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
@@ -947,8 +947,8 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
     const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
     const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], risen_c0);
     const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], risen_c0);
-    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_offset_c0);
-    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_offset_c0);
+    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_start_c0);
+    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_start_c0);
     const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
     const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
@@ -1010,7 +1010,7 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + BEGIN);
+  const __m512 large_start_c0 = _mm512_loadu_ps(stats + LARGE_START);
   const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
   const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
@@ -1020,8 +1020,8 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 near_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
   const __m512 less_low_r0_c0 = _mm512_sub_ps(acc_r0_c0, risen_c0);
   const __m512 less_high_r0_c0 = _mm512_sub_ps(acc_r1_c0, risen_c0);
-  const __m512 far_low_r0_c0 = _mm512_fmadd_ps(less_low_r0_c0, scale_c0, large_offset_c0);
-  const __m512 far_high_r0_c0 = _mm512_fmadd_ps(less_high_r0_c0, scale_c0, large_offset_c0);
+  const __m512 far_low_r0_c0 = _mm512_fmadd_ps(less_low_r0_c0, scale_c0, large_start_c0);
+  const __m512 far_high_r0_c0 = _mm512_fmadd_ps(less_high_r0_c0, scale_c0, large_start_c0);
   const __m512 x_low_r0_c0 = _mm512_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
   const __m512 x_high_r0_c0 = _mm512_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
   const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
@@ -1131,18 +1131,18 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     const __m512 most_c0 = _mm512_set1_ps(1.329228e+36f);
     const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
     const __mmask16 good_c0 = _mm512_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m512 kept_c0 = _mm512_loadu_ps(stats + KEPT_MAX);
+    const __m512 first_max_c0 = _mm512_loadu_ps(stats + FIRST_MAX);
     const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-    const __m512 m_c0 = _mm512_mask_blend_ps(good_c0, negmax_c0, kept_c0);
+    const __m512 m_c0 = _mm512_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
     _mm512_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm512_storeu_ps(stats + KEPT_MAX, m_c0);
+    _mm512_storeu_ps(stats + FIRST_MAX, m_c0);
   }
   float sums[512] __attribute__((aligned(64)));
   {
     const __m512 empty_c0 = _mm512_setzero_ps();
     _mm512_storeu_ps(stats + SUM, empty_c0);
-    const __m512 begin_c0 = _mm512_set1_ps(32488.5f);
-    _mm512_storeu_ps(stats + BEGIN, begin_c0);
+    const __m512 large_start_c0 = _mm512_set1_ps(32488.5f);
+    _mm512_storeu_ps(stats + LARGE_START, large_start_c0);
   }
   products_32x2of16(k, q, sums);
   scores_steady_last_32x2of16(sums, stats, p, p, o, 0, 0);
@@ -1207,9 +1207,9 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   scores_first_then_rest_32x2of16(sums, keys + 512, q_pairs, stats, weights);
   {
     const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-    _mm512_storeu_ps(stats + KEPT_MAX, negmax_c0);
-    const __m512 begin_c0 = _mm512_set1_ps(1.70141183e+38f);
-    _mm512_storeu_ps(stats + BEGIN, begin_c0);
+    _mm512_storeu_ps(stats + FIRST_MAX, negmax_c0);
+    const __m512 large_start_c0 = _mm512_set1_ps(1.70141183e+38f);
+    _mm512_storeu_ps(stats + LARGE_START, large_start_c0);
   }
   {
     const __m512 sum_before_c0 = _mm512_loadu_ps(stats + SUM);

@@ -160,11 +160,11 @@ enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 48 }; /* 1 over the sum */
 enum { LAST_KEY = 64 }; /* the last key that is seen */
-enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
-enum { LATE_MAX = 96 }; /* the part of MINUS_MAX that is added to scores */
-enum { LATER_MAX = 112 }; /* LATE_MAX of all tiles but the first */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added to the sums */
+enum { NEXT_MAX_END = 112 }; /* MAX_END of all tiles but the first */
 enum { LIFT = 128 }; /* how far the maximum rises */
-enum { BEGIN = 144 }; /* what scores start at */
+enum { MAX_START = 144 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* a, in a register: no use of it reads memory again. */
 static inline __m512 pinned16(__m512 a) {
@@ -410,9 +410,9 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
   const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
   _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-  const __m256 begin_c0 = _mm256_loadu_ps(stats + BEGIN);
-  const __m256 next_begin_c0 = _mm256_sub_ps(begin_c0, lift_c0);
-  _mm256_storeu_ps(stats + BEGIN, next_begin_c0);
+  const __m256 max_start_c0 = _mm256_loadu_ps(stats + MAX_START);
+  const __m256 new_c0 = _mm256_sub_ps(max_start_c0, lift_c0);
+  _mm256_storeu_ps(stats + MAX_START, new_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
     const __m256 scaled2_c0 = shrink_8(value_c0, least_o_c0, first_c0, second_c0);
@@ -429,8 +429,8 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
 static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   __m256 s_c0[2], sum_c0[2];
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + BEGIN);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats + BEGIN);
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + MAX_START);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(stats + MAX_START);
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -449,8 +449,8 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
   s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
   const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
-  const __m256 late_c0 = _mm256_loadu_ps(stats + LATE_MAX);
-  const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, late_c0);
+  const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
+  const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, max_end_c0);
   const __m256 far_c0 = _mm256_set1_ps(100.5f);
   const __mmask8 below_c0 = _mm256_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
   const __m256 margin_c0 = _mm256_set1_ps(5.0f);
@@ -458,7 +458,7 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
   const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
   const int low_c0 = below_c0 == 0xFF;
   _mm256_storeu_ps(stats + LIFT, lift_c0);
-  const __m256 fall_c0 = _mm256_sub_ps(lift_c0, late_c0);
+  const __m256 fall_c0 = _mm256_sub_ps(lift_c0, max_end_c0);
   UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], fall_c0);
     const __m256 far_r_c0 = _mm256_set1_ps(-1000.0f);
@@ -504,8 +504,8 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 4; ++key) {
@@ -515,36 +515,36 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
+    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
-    const __m256 late_c0 = _mm256_loadu_ps(stats + LATE_MAX);
-    const __m256 later_c0 = _mm256_mask_blend_ps(good_c0, m_c0, late_c0);
-    _mm256_storeu_ps(stats + LATER_MAX, later_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
+    const __m256 next_max_end_c0 = _mm256_mask_blend_ps(good_c0, m_c0, max_end_c0);
+    _mm256_storeu_ps(stats + NEXT_MAX_END, next_max_end_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(stats + SUM, empty_c0);
-    const __m256 first_late_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    _mm256_storeu_ps(stats + LATE_MAX, first_late_c0);
-    const __m256 begin_c0 = _mm256_set1_ps(8.67361738e-19f);
-    _mm256_storeu_ps(stats + BEGIN, begin_c0);
+    const __m256 first_max_end_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + MAX_END, first_max_end_c0);
+    const __m256 max_start_c0 = _mm256_set1_ps(8.67361738e-19f);
+    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
   }
   scores_steady_masked_2x3of16(k, q, stats, p, 0, p, o, 0, 0);
   {
-    const __m256 later_c0 = _mm256_loadu_ps(stats + LATER_MAX);
+    const __m256 next_max_end_c0 = _mm256_loadu_ps(stats + NEXT_MAX_END);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 early_c0 = _mm256_sub_ps(negmax_c0, later_c0);
+    const __m256 rest_max_c0 = _mm256_sub_ps(negmax_c0, next_max_end_c0);
     const __m256 least_c0 = _mm256_set1_ps(8.67361738e-19f);
     const __m256 none_c0 = _mm256_setzero_ps();
-    const __m256 minus_c0 = _mm256_sub_ps(none_c0, later_c0);
-    const __m256 size_c0 = _mm256_max_ps(minus_c0, later_c0);
+    const __m256 minus_c0 = _mm256_sub_ps(none_c0, next_max_end_c0);
+    const __m256 size_c0 = _mm256_max_ps(minus_c0, next_max_end_c0);
     const __mmask8 nonzero_c0 = _mm256_cmp_ps_mask(none_c0, size_c0, _CMP_LT_OQ);
-    const __m256 begin_c0 = _mm256_mask_blend_ps(nonzero_c0, early_c0, least_c0);
-    _mm256_storeu_ps(stats + LATE_MAX, later_c0);
-    _mm256_storeu_ps(stats + BEGIN, begin_c0);
+    const __m256 max_start_c0 = _mm256_mask_blend_ps(nonzero_c0, rest_max_c0, least_c0);
+    _mm256_storeu_ps(stats + MAX_END, next_max_end_c0);
+    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
   }
   scores_steady_masked_2x3of16(k + 32, q, stats, p + 32, 2, p, o, 2, 0);
   {
@@ -595,8 +595,8 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
     const int good1_c0 = below1_c0 == 0xFF;
     if (!good1_c0) {
       {
-        const __m256 late_c0 = _mm256_setzero_ps();
-        _mm256_storeu_ps(stats + LATE_MAX, late_c0);
+        const __m256 max_end_c0 = _mm256_setzero_ps();
+        _mm256_storeu_ps(stats + MAX_END, max_end_c0);
       }
       again_3of16(q, keys, values, weights, stats, o);
       {

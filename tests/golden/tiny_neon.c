@@ -146,7 +146,7 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 24 }; /* 1 over the sum */
-enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
 
 /* A tile of 5 rows and 12 columns, 8 K steps. */
 static NOINLINE void qkv_5x12_k8(const float *a, const float *b, const float *bias, float *c) {
@@ -383,12 +383,12 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c0 = vld1q_f32(stats + MINUS_MAX);
-    vst1q_f32(stats + KEPT_MAX, kept_c0);
+    const float32x4_t first_max_c0 = vld1q_f32(stats + MINUS_MAX);
+    vst1q_f32(stats + FIRST_MAX, first_max_c0);
     vst1q_f32(stats + MINUS_MAX, none_c0);
     const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c1 = vld1q_f32(stats + MINUS_MAX + 4);
-    vst1q_f32(stats + KEPT_MAX + 4, kept_c1);
+    const float32x4_t first_max_c1 = vld1q_f32(stats + MINUS_MAX + 4);
+    vst1q_f32(stats + FIRST_MAX + 4, first_max_c1);
     vst1q_f32(stats + MINUS_MAX + 4, none_c1);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 12 * key, q, stats);
@@ -396,11 +396,11 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     const float32x4_t most = vdupq_n_f32(1.329228e+36f);
     const float32x4_t sum = vld1q_f32(stats + SUM + 4 * c);
     const uint32x4_t good = vcltq_f32(sum, most);
-    const float32x4_t kept = vld1q_f32(stats + KEPT_MAX + 4 * c);
+    const float32x4_t first_max = vld1q_f32(stats + FIRST_MAX + 4 * c);
     const float32x4_t negmax = vld1q_f32(stats + MINUS_MAX + 4 * c);
-    const float32x4_t m = vbslq_f32(good, kept, negmax);
+    const float32x4_t m = vbslq_f32(good, first_max, negmax);
     vst1q_f32(stats + MINUS_MAX + 4 * c, m);
-    vst1q_f32(stats + KEPT_MAX + 4 * c, m);
+    vst1q_f32(stats + FIRST_MAX + 4 * c, m);
   }
   scores_again_5x5of8(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {

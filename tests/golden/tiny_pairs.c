@@ -168,9 +168,9 @@ enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 48 }; /* 1 over the sum */
 enum { LAST_KEY = 64 }; /* the last key that is seen */
-enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
-enum { BEGIN = 144 }; /* what scores start at */
+enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -500,7 +500,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
   const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + BEGIN);
+  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
@@ -510,8 +510,8 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 near_high_r0_c0 = _mm256_fmadd_ps(s_c0[1], scale_c0, start_c0);
   const __m256 less_low_r0_c0 = _mm256_sub_ps(s_c0[0], m_c0);
   const __m256 less_high_r0_c0 = _mm256_sub_ps(s_c0[1], m_c0);
-  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_offset_c0);
-  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_offset_c0);
+  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_start_c0);
+  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_start_c0);
   const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
   const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
   const __m256 seen_low_r0_c0 = _mm256_max_ps(floor_c0, x_low_r0_c0);
@@ -526,8 +526,8 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 near_high_r1_c0 = _mm256_fmadd_ps(s_c0[3], scale_c0, start_c0);
   const __m256 less_low_r1_c0 = _mm256_sub_ps(s_c0[2], m_c0);
   const __m256 less_high_r1_c0 = _mm256_sub_ps(s_c0[3], m_c0);
-  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, large_offset_c0);
-  const __m256 far_high_r1_c0 = _mm256_fmadd_ps(less_high_r1_c0, scale_c0, large_offset_c0);
+  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, large_start_c0);
+  const __m256 far_high_r1_c0 = _mm256_fmadd_ps(less_high_r1_c0, scale_c0, large_start_c0);
   const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
   const __m256 x_high_r1_c0 = _mm256_mask_blend_ps(small_c0, far_high_r1_c0, near_high_r1_c0);
   const __m256 seen_low_r1_c0 = _mm256_max_ps(floor_c0, x_low_r1_c0);
@@ -540,7 +540,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
       (__m256bh)ones_r1_c0);
   const __m256 near_low_r2_c0 = _mm256_fmadd_ps(s_c0[4], scale_c0, start_c0);
   const __m256 less_low_r2_c0 = _mm256_sub_ps(s_c0[4], m_c0);
-  const __m256 far_low_r2_c0 = _mm256_fmadd_ps(less_low_r2_c0, scale_c0, large_offset_c0);
+  const __m256 far_low_r2_c0 = _mm256_fmadd_ps(less_low_r2_c0, scale_c0, large_start_c0);
   const __m256 x_low_r2_c0 = _mm256_mask_blend_ps(small_c0, far_low_r2_c0, near_low_r2_c0);
   const __m256 none_r2_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 seen_low_r2_c0 = _mm256_max_ps(floor_c0, x_low_r2_c0);
@@ -596,8 +596,8 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_masked_1x3of16(k + 8 * key, q, stats, key);
@@ -605,17 +605,17 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
+    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(stats + SUM, empty_c0);
-    const __m256 begin_c0 = _mm256_set1_ps(32488.5f);
-    _mm256_storeu_ps(stats + BEGIN, begin_c0);
+    const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
+    _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
   scores_again_masked_5x3of16(k, q, stats, p, 0);
   {

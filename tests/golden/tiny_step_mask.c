@@ -494,9 +494,9 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
     const __m256 large_key = _mm256_andnot_ps(tiny_key, weight);
     const __m256 w_key = _mm256_mul_ps(large_key, scale_sum);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
-    const __m256 late = _mm256_andnot_ps(behind, w_key);
+    const __m256 visible = _mm256_andnot_ps(behind, w_key);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);
-    const __m256 seen = _mm256_andnot_ps(before, late);
+    const __m256 seen = _mm256_andnot_ps(before, visible);
     _mm256_storeu_ps(probs, seen);
   }
   {
@@ -508,9 +508,9 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
     const __m256 large_key = _mm256_andnot_ps(tiny_key, weight);
     const __m256 w_key = _mm256_mul_ps(large_key, scale_sum);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
-    const __m256 late = _mm256_andnot_ps(behind, w_key);
+    const __m256 visible = _mm256_andnot_ps(behind, w_key);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);
-    const __m256 seen = _mm256_andnot_ps(before, late);
+    const __m256 seen = _mm256_andnot_ps(before, visible);
     _mm256_maskstore_ps(probs + 8, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0), seen);
   }
 }

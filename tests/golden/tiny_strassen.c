@@ -227,11 +227,11 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 4 }; /* the sum of the weights */
 enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 12 }; /* 1 over the sum */
-enum { KEPT_MAX = 20 }; /* MINUS_MAX at the begin of an attempt */
-enum { LATE_MAX = 24 }; /* the part of MINUS_MAX that is added to scores */
-enum { LATER_MAX = 28 }; /* LATE_MAX of all tiles but the first */
+enum { FIRST_MAX = 20 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 24 }; /* the part of MINUS_MAX that is added to the sums */
+enum { NEXT_MAX_END = 28 }; /* MAX_END of all tiles but the first */
 enum { LIFT = 32 }; /* how far the maximum rises */
-enum { BEGIN = 36 }; /* what scores start at */
+enum { MAX_START = 36 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* Sums of X's quadrants, 2 rows of each: S1 S2 above S3 S4. */
 static NOINLINE void sums_2_of_4x10(const float *x, float *s) {
@@ -497,9 +497,9 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
     const float negmax = stats[MINUS_MAX + c];
     const float minus_m = negmax - lift;
     stats[MINUS_MAX + c] = minus_m;
-    const float begin = stats[BEGIN + c];
-    const float next_begin = begin - lift;
-    stats[BEGIN + c] = next_begin;
+    const float max_start = stats[MAX_START + c];
+    const float new = max_start - lift;
+    stats[MAX_START + c] = new;
   }
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -520,11 +520,11 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
 /* The same for scores that may be far above the maximum, which rises then. */
 static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *stats, float *p,
     float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  float acc_r0[4], acc_r1[4], late[4], lift[4];
+  float acc_r0[4], acc_r1[4], max_end[4], lift[4];
   int low[4];
   float fall[4], sum_2_0[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[BEGIN + c];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[BEGIN + c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[MAX_START + c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[MAX_START + c];
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
@@ -537,8 +537,8 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float top_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
-    late[c] = stats[LATE_MAX + c];
-    const float above = top_2_0 + late[c];
+    max_end[c] = stats[MAX_END + c];
+    const float above = top_2_0 + max_end[c];
     const float far = 100.5f;
     const int below = above < far;
     const float margin = 5.0f;
@@ -548,7 +548,7 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     stats[LIFT + c] = lift[c];
-    fall[c] = lift[c] - late[c];
+    fall[c] = lift[c] - max_end[c];
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float x_r0 = acc_r0[c] - fall[c];
@@ -574,8 +574,8 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
     float *o) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float none = INFINITY;
-    const float kept = stats[MINUS_MAX + c];
-    stats[KEPT_MAX + c] = kept;
+    const float first_max = stats[MINUS_MAX + c];
+    stats[FIRST_MAX + c] = first_max;
     stats[MINUS_MAX + c] = none;
   }
   for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
@@ -583,35 +583,35 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
     const float most = 1.329228e+36f;
     const float sum = stats[SUM + c];
     const int good = sum < most;
-    const float kept = stats[KEPT_MAX + c];
+    const float first_max = stats[FIRST_MAX + c];
     const float negmax = stats[MINUS_MAX + c];
-    const float m = good ? kept : negmax;
+    const float m = good ? first_max : negmax;
     stats[MINUS_MAX + c] = m;
-    stats[KEPT_MAX + c] = m;
-    const float later = good ? 0.0f : m;
-    stats[LATER_MAX + c] = later;
+    stats[FIRST_MAX + c] = m;
+    const float next_max_end = good ? 0.0f : m;
+    stats[NEXT_MAX_END + c] = next_max_end;
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float empty = 0.0f;
     stats[SUM + c] = empty;
-    const float first_late = stats[MINUS_MAX + c];
-    stats[LATE_MAX + c] = first_late;
-    const float begin = 8.67361738e-19f;
-    stats[BEGIN + c] = begin;
+    const float first_max_end = stats[MINUS_MAX + c];
+    stats[MAX_END + c] = first_max_end;
+    const float max_start = 8.67361738e-19f;
+    stats[MAX_START + c] = max_start;
   }
   scores_steady_2x4(k, q, stats, p, p, o, 0, 0);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float later = stats[LATER_MAX + c];
+    const float next_max_end = stats[NEXT_MAX_END + c];
     const float negmax = stats[MINUS_MAX + c];
-    const float early = negmax - later;
+    const float rest_max = negmax - next_max_end;
     const float least = 8.67361738e-19f;
     const float none = 0.0f;
-    const float minus = none - later;
-    const float size = minus > later ? minus : later;
+    const float minus = none - next_max_end;
+    const float size = minus > next_max_end ? minus : next_max_end;
     const int nonzero = none < size;
-    const float begin = nonzero ? least : early;
-    stats[LATE_MAX + c] = later;
-    stats[BEGIN + c] = begin;
+    const float max_start = nonzero ? least : rest_max;
+    stats[MAX_END + c] = next_max_end;
+    stats[MAX_START + c] = max_start;
   }
   scores_steady_2x4(k + 4, q, stats, p + 8, p, o, 2, 0);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {

@@ -155,7 +155,7 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 24 }; /* 1 over the sum */
-enum { KEPT_MAX = 40 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
 
 /* a, in a register: no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
@@ -361,8 +361,8 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x2of8(k + 8 * key, q, stats);
@@ -370,11 +370,11 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
+    const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, first_max_c0, good_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
   scores_again_3x2of8(k, q, stats, p);
   {

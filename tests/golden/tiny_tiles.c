@@ -170,9 +170,9 @@ enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { INVERSE = 48 }; /* 1 over the sum */
-enum { KEPT_MAX = 80 }; /* MINUS_MAX at the begin of an attempt */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
-enum { BEGIN = 144 }; /* what scores start at */
+enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -563,7 +563,7 @@ static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q
   const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
   const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + BEGIN);
+  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
@@ -573,8 +573,8 @@ static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q
   const __m256 near_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
   const __m256 less_low_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
   const __m256 less_high_r0_c0 = _mm256_sub_ps(acc_c0[1], m_c0);
-  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_offset_c0);
-  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_offset_c0);
+  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_start_c0);
+  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_start_c0);
   const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
   const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
   const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
@@ -585,7 +585,7 @@ static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q
       (__m256bh)ones_r0_c0);
   const __m256 near_low_r1_c0 = _mm256_fmadd_ps(acc_c0[2], scale_c0, start_c0);
   const __m256 less_low_r1_c0 = _mm256_sub_ps(acc_c0[2], m_c0);
-  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, large_offset_c0);
+  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, large_start_c0);
   const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
   const __m256 none_r1_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, none_r1_c0);
@@ -603,8 +603,8 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    _mm256_storeu_ps(stats + KEPT_MAX, kept_c0);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 8 * key, q, stats);
@@ -612,17 +612,17 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats + KEPT_MAX);
+    const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
+    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + KEPT_MAX, m_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(stats + SUM, empty_c0);
-    const __m256 begin_c0 = _mm256_set1_ps(32488.5f);
-    _mm256_storeu_ps(stats + BEGIN, begin_c0);
+    const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
+    _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
   scores_again_3x3of16(k, q, stats, p);
   {
