@@ -23,7 +23,7 @@ local function changes(functions)
       if node.kind == "op" then
         local name = node.op.name
         local title = name .. (node.dst and " of " .. node.dst.name or "")
-        if node.op.result == "-" or node.again then
+        if node.op.result == "-" or node.updates then
           add(fn, "no " .. title, function() table.remove(body, i) end)
         end
         local pair = ORDERED[name]

@@ -89,10 +89,10 @@ local function layers_of(model, args, given)
   end
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
   if args.onnxruntime then onnxruntime.add_keys(model, all, given) end
-  local function keys_again(layer) return config_of(layer, args.config, given) end
+  local function reconfigured(layer) return config_of(layer, args.config, given) end
   tables.place(all, given)
-  for _, layer in ipairs(all) do layer.cfg = keys_again(layer) end
-  tables.choose(all, given, keys_again)
+  for _, layer in ipairs(all) do layer.cfg = reconfigured(layer) end
+  tables.choose(all, given, reconfigured)
   return args.onnxruntime and onnxruntime.choose(model, all, given) or all
 end
 

@@ -1,7 +1,8 @@
 -- Tables of rope of a model that are apart from packed weights: which layers have such, and their files.
 --
 --   place(layers, given)           a given rope_tables is for those with rope
---   choose(layers, given, again)   takes tables out where they are half of what is packed; again(layer): a new config
+--   choose(layers, given, reconfigured)   takes tables out where they are half of what is packed; reconfigured(layer):
+--                                         a new config
 --   of(entry, sets)                the packers of a kernel's tables, or nil; kernels with the same tables have the same
 --   lines(entry)                   what the summary says of them
 --
@@ -50,7 +51,7 @@ local function is_half(cfg)
   return 2 * tables >= all
 end
 
-function M.choose(layers, given, again)
+function M.choose(layers, given, reconfigured)
   local with, known = {}, {}
   for _, layer in ipairs(layers) do
     if has_rope(layer, given) then with[#with + 1] = layer end
@@ -61,7 +62,7 @@ function M.choose(layers, given, again)
     if known[command] == nil then known[command] = is_half(layer.cfg) end
     if known[command] then
       table.insert(layer.keys, "rope_tables=apart")
-      layer.cfg = again(layer)
+      layer.cfg = reconfigured(layer)
     end
   end
 end

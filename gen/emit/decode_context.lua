@@ -202,11 +202,11 @@ end
 function M.without_hidden(K, step, ptrs)
   local t, w = K.t, K.plan.isa.full
   local finite = t:op("lt", w, "finite", t:op("load", w, "tested", ptrs.test), t:op("set", w, "one", 1.0))
-  local function again(own) M.of_heads(K, step, setmetatable(own, { __index = ptrs })) end
+  local function masked(own) M.of_heads(K, step, setmetatable(own, { __index = ptrs })) end
   t:unless({ t:op("all", w, "good", finite) }, function()
-    if not mask.by_head(K.plan) then return again { mask = ptrs.reads.mask, test = false } end
+    if not mask.by_head(K.plan) then return masked { mask = ptrs.reads.mask, test = false } end
     K:each("head", K.plan.attend.share, function(h)
-      again { mask = ptrs.reads.mask:at(h * mask.row_count(K.plan)), only = h, test = false }
+      masked { mask = ptrs.reads.mask:at(h * mask.row_count(K.plan)), only = h, test = false }
     end)
   end)
 end

@@ -28,7 +28,7 @@ end
 
 
 -- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
--- head: span; again, where the m of the first attempt is kept.
+-- head: span; safe, where the m of the first attempt is kept.
 function M.raise(K, group, ptrs, head)
   local t, scores, span = K.t, K.plan.scores, head.span
   t:scope(function()
@@ -36,7 +36,7 @@ function M.raise(K, group, ptrs, head)
       local none = t:op("set", w, "none_" .. name, math.huge)
       if scores.keyless and (scores.bounds.first or #scores.hides > 0) then
         -- In the first attempt it is not known which lanes see a key through a mask.
-        local blind = (head.again or #scores.hides == 0) and M.blind(K, w, name, load)
+        local blind = (head.safe or #scores.hides == 0) and M.blind(K, w, name, load)
         local highest = t:op("set", w, "highest_" .. name, -softmax.unseen(K.plan.attend_scheme))
         none = blind and t:op("sel", w, "start_" .. name, blind, highest, none) or highest
       end
@@ -47,7 +47,7 @@ function M.raise(K, group, ptrs, head)
         none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
       end
       -- else it is there
-      if head.again and not guard.is_guarded(K, group) then put("first_max", load("negmax", "first_max")) end
+      if head.safe and not guard.is_guarded(K, group) then put("first_max", load("negmax", "first_max")) end
       put("negmax", none)
     end)
   end)
@@ -141,9 +141,9 @@ local function lead_tile(K, group, ptrs, head)
   local alone = group.keys.tiles == 1
   local function known_tile(edge)
     if not alone or K.plan.attend_scheme.powers then put_begin(K, group, ptrs, "known") end
-    tile(alone and passes.again or passes.steady, edge)
+    tile(alone and passes.known or passes.steady, edge)
   end
-  if head.again then
+  if head.safe then
     known_tile(K.plan.scores.masked)
     return alone or begin.from_maximum(K.plan) and put_begin(K, group, ptrs, "next_attempt")
   end
@@ -183,8 +183,8 @@ local function block(K, group, ptrs, head, part)
       if alone then tile(count - 1) end
     end,
   }, { __index = part })
-  local rises = head.again or guard.always_rises(K, group)
-  if rises and not head.again then choices.add(t.why, "rises") end
+  local rises = head.safe or guard.always_rises(K, group)
+  if rises and not head.safe then choices.add(t.why, "rises") end
   local rest = not rises and part.edge and guard.rest_rises(K, group, ptrs) and stop
   if rest then own.stop, own.edge = bound, false end
   local none = expr.is_const(start) and expr.is_const(own.stop) and start >= own.stop
@@ -206,13 +206,13 @@ local function block(K, group, ptrs, head, part)
     v_at = from * (group.keys.words * context.strides(plan).k_stride), p_at = probs and from * p_tile or 0,
     key = from * rows,
     steps = literal and keys or nil, tiles = not literal and tiles or nil,
-    add = not part.first, final = part.last, filtered = masked and head.again,
+    add = not part.first, final = part.last, filtered = masked and head.safe,
   })
 end
 
 -- The parts of a span in the order in which their tiles are taken: from the lead tile on to the last one, then those
 -- before it. open, edge: as `block` has them; lead: tiles that are made already.
-local function parts_of(scores, span, again)
+local function parts_of(scores, span, safe)
   local parts = { { from = span.lead, to = span.finish, lead = 1, open = true, edge = true } }
   local early = span.lead -- tiles before this have keys that some lanes do not see
   if scores.rises then
@@ -222,27 +222,27 @@ local function parts_of(scores, span, again)
   if scores.bounds.first then parts[#parts + 1] = { from = span.begin, to = early, lead = 0, edge = true } end
   local last = parts[#parts]
   if last.from == last.to then table.remove(parts) end -- of one tile
-  for _, part in ipairs(scores.masked and again and parts or {}) do part.open, part.edge = false, true end
+  for _, part in ipairs(scores.masked and safe and parts or {}) do part.open, part.edge = false, true end
   return parts
 end
 
--- Scores, softmax and context of one head. head: span; again, where the maxima are in the statistics already, and
+-- Scores, softmax and context of one head. head: span; safe, where the maxima are in the statistics already, and
 -- values of hidden keys are kept out of the products.
 --
 -- A known number of blocks ends in a sum that is divided at once; else blocks are added to zeros.
 function M.pass(K, group, ptrs, head)
   local plan, span, most = K.plan, head.span, group.keys.block_tiles
-  local parts = parts_of(plan.scores, span, head.again)
+  local parts = parts_of(plan.scores, span, head.safe)
   local known_blocks = not plan.scores.bounded or span.most.finish <= most
 
   if not known_blocks then context.clear(K, group, ptrs.o, plan.attend.breadth) end
   if guard.is_ahead(K, group) then
     local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
-    ptrs = setmetatable({ sums = sums, in_turn = head.again }, { __index = ptrs })
-    if not head.again then guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows) end
+    ptrs = setmetatable({ sums = sums, in_turn = head.safe }, { __index = ptrs })
+    if not head.safe then guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows) end
   end
   lead_tile(K, group, ptrs, head)
-  if not head.again and guard.is_guarded(K, group) then
+  if not head.safe and guard.is_guarded(K, group) then
     put_begin(K, group, ptrs, "next")
   end
   for n, part in ipairs(parts) do
@@ -250,7 +250,7 @@ function M.pass(K, group, ptrs, head)
     local open = part.open and not (from and span.most.opened <= from)
     local edge = part.edge and not (from and span.most.finish <= from)
     local kept, upto = part.from, n > 1 and span.finish or 0 -- tiles with weights, where all are kept
-    if n > 1 and ptrs.sums and not head.again then
+    if n > 1 and ptrs.sums and not head.safe then
       guard.products(K, group, ptrs, part.from * group.keys.rows, group.keys.rows)
     end
     local count = plan.scores.bounded and 1 or tiles.ceil_div(part.to - part.from, most)

@@ -59,7 +59,7 @@ M.passes = {
   next = { word = "", from_m = true, weighs = true, adds = true, ahead = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
   -- Weights of `first`, where m is known and there are no other keys.
-  again = { word = "_again", old_m = true, weighs = true, any = true,
+  known = { word = "_known", old_m = true, weighs = true, any = true,
             doc = "Weights of all keys with a known maximum." },
   -- The weights of `next`, but where m rises; or those of `first`, where m is known.
   steady = { word = "_steady", from_m = true, weighs = true, adds = true, ahead = true, lifts = true,

@@ -1,6 +1,6 @@
 -- Attention of one group of queries in lanes: scores, softmax and context, head by head.
 
-local again = require "emit.again"
+local safe_path = require "emit.safe_path"
 local apply = require "stage.apply"
 local attention = require "stage.attention"
 local choices = require "base.choices"
@@ -133,7 +133,7 @@ local function one_head(own, i, kv)
   end
   if p.scores then show(own, ptrs, p.scores:at(numbers)) end
   head.pass(K, group, ptrs, { span = own.span })
-  again.check(K, group, ptrs, own.span)
+  safe_path.check(K, group, ptrs, own.span)
   if value_context then applied(own, value_context, kv, ptrs.o, o) end
   if ptrs.context and ways.interleave(plan.scheme) > 1 then
     rounding.blocks(K, group, ptrs.context, attention.context_rows(plan, plan.attend))

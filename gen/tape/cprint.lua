@@ -82,7 +82,7 @@ local type_of = { f = "t", m = "m", i = "i" }
 local function ctype(v) return v.kind == "c" and "int" or v.w[type_of[v.kind]] end
 
 -- Whether what a statement makes is declared before it.
-local function assigns(node) return node.again or node.dst.array end
+local function assigns(node) return node.updates or node.dst.array end
 
 -- What stands before the value that a statement makes.
 local function target(node)

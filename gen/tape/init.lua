@@ -172,7 +172,7 @@ end
 
 -- acc <- op(args), for a value made by start.
 function Tape:update(acc, name, ...)
-  self:push { kind = "op", op = ops[name], w = acc.w, dst = acc, again = true, args = { ... } }
+  self:push { kind = "op", op = ops[name], w = acc.w, dst = acc, updates = true, args = { ... } }
 end
 
 function Tape:loop(var, count, build)

@@ -59,7 +59,7 @@ end
 
 local function each_name(functions, visit)
   each_node(functions, function(node)
-    if node.dst and not node.again then visit(node.dst.name) end
+    if node.dst and not node.updates then visit(node.dst.name) end
   end)
 end
 

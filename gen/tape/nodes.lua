@@ -21,7 +21,7 @@ M.words_of = setmetatable({}, {
 
 -- Of each kind of node: the fields that its text has besides lists and bodies, and those that use what others make.
 local kinds = {
-  op = { says = { "op", "dst", "mutable", "again" }, uses = {} },
+  op = { says = { "op", "dst", "mutable", "updates" }, uses = {} },
   apply = { says = { "fn", "dst" }, uses = {} },
   call = { says = { "fn" }, uses = {} },
   result = { says = { "result" }, uses = { "result" } },
@@ -67,7 +67,7 @@ end
 function M.prune(body, used)
   for i = #body, 1, -1 do
     local node = body[i]
-    local made = node.dst and not node.again and node.dst or node.name -- of an int
+    local made = node.dst and not node.updates and node.dst or node.name -- of an int
     if made and not used[made] then
       table.remove(body, i)
     else

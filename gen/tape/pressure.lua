@@ -16,7 +16,7 @@ return function(fn)
       if node.kind == "op" or node.kind == "apply" then
         for _, a in ipairs(node.args) do touch(a) end
         if node.dst then touch(node.dst) end
-        products[at] = node.again and node.op.port == "fma"
+        products[at] = node.updates and node.op.port == "fma"
       end
       if node.body then
         local start = at

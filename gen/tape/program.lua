@@ -145,11 +145,11 @@ function nodes.op(f, node)
   if op.result == "-" and op.halves then count = count // 2 end
   if op.result == "-" and op.args[3] == "n" then count = -1 end
   local target = meaning.bytes or -1
-  if op.result ~= "-" and node.again then target = f:register(node.dst) end
+  if op.result ~= "-" and node.updates then target = f:register(node.dst) end
   local own = f:inner(nil, function()
     for k, letter in ipairs(op.args) do f:operand(letter, node.args[k]) end
   end)
-  if op.result ~= "-" and not node.again then target = f:define("registers", node.dst.name) end
+  if op.result ~= "-" and not node.updates then target = f:define("registers", node.dst.name) end
   local fma = fmas[op.name ~= "fma" and "none" or f.program.isa.fused and "fused" or "unfused"]
   f:say(statements.op, meaning.at, node.w.lanes, count, fma, target, meaning.folds, #op.args)
   f:append(own)

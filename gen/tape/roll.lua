@@ -37,7 +37,7 @@ local function values_of(fn)
   local of = {}
   local function scan(body, depth)
     for _, node in ipairs(body or NOTHING) do
-      if node.dst and not node.again then
+      if node.dst and not node.updates then
         local value = parse(node.dst.name)
         value.body, value.depth = body, depth
         of[node.dst] = value
@@ -56,7 +56,7 @@ local PART = { f = "value", m = "value", i = "value", c = "value", a = "pointer"
 -- A copy of a node without its bodies. Each part went through the function of its kind, in the order of the text:
 -- on.value, on.pointer, on.int, on.literal or on.text.
 local function with(node, on)
-  local copy = { dst = node.dst and on.value(node.dst, not node.again) }
+  local copy = { dst = node.dst and on.value(node.dst, not node.updates) }
   if node.kind == "op" then
     copy.args = {}
     for i, letter in ipairs(node.op.args) do
@@ -317,7 +317,7 @@ local function items_of(fn, values)
       item.lines = lines_of_op(node)
     end
     if node.kind == "apply" then say(node.fn.name) end
-    say(tostring(node.again) .. tostring(node.mutable) .. (node.w and node.w.lanes or ""))
+    say(tostring(node.updates) .. tostring(node.mutable) .. (node.w and node.w.lanes or ""))
     say(node.section and node.section.name or "")
     with(node, on)
     item.fixed = not MOVES[node.kind] or node.otherwise

@@ -16,7 +16,7 @@ local LEAST, SAVED = 5, 3 -- lines of a section, and those that it has to save
 local function declare(nodes, names, by)
   for _, node in ipairs(nodes) do
     local dst = node.dst
-    if dst and not node.again and not dst.array then
+    if dst and not node.updates and not dst.array then
       names[dst.name] = { by.ctype(dst) .. " ", "" }
     elseif node.kind == "int" or node.kind == "int_at" then
       names[node.name] = { "ptrdiff_t ", "" }
@@ -64,13 +64,13 @@ local function effects(run, visible)
     for _, array in ipairs(node.names or NOTHING) do own[array[1]] = true end
     local dst = node.dst
     if dst and not dst.array then
-      if node.again and not own[dst.name] then possible = false end
-      if not node.again then own[dst.name] = true end
+      if node.updates and not own[dst.name] then possible = false end
+      if not node.updates then own[dst.name] = true end
     end
     if node.kind == "bump" then moved[node.pointer.base] = visible[node.pointer.base] end
   end)
   for _, node in ipairs(run) do
-    if node.dst and not node.again and not node.dst.array then made[#made + 1] = node end
+    if node.dst and not node.updates and not node.dst.array then made[#made + 1] = node end
   end
   return possible, own, moved, made
 end

@@ -141,7 +141,7 @@ local function ends(t, tile, p, target, first)
 end
 
 -- Makes a tile again with sums in float32, where others are not finite.
-local function again(K, tile, p, target)
+local function safe_path(K, tile, p, target)
   local t, deinterleave = K.t, tile.scheme.deinterleave
   local scheme = setmetatable({ op = "dot_halves", way = "outer", deinterleave = false, starts = false },
                                { __index = tile.scheme })
@@ -207,8 +207,8 @@ function M.alone(K, tile, code)
       local more = { { "a", "in", p.a }, { "b", "in", p.b }, { "c", "out", p.c } }
       if p.bias then table.insert(more, 3, { "bias", "in", p.bias }) end
       table.insert(more, 3, { "totals", "in", p.totals })
-      K:part(name .. "_again", text .. ", with sums in float32 where others are not finite.", more,
-        function(q) again(K, tile, q, code.target(K, tile, q.c)) end, "cold")
+      K:part(name .. "_safe", text .. ", with sums in float32 where others are not finite.", more,
+        function(q) safe_path(K, tile, q, code.target(K, tile, q.c)) end, "cold")
     end)
   end)
 end

@@ -346,7 +346,7 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_5x5of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
@@ -366,7 +366,7 @@ static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_5of8(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_5of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -385,7 +385,7 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_5x5of8(k, q, stats, p);
+  scores_known_5x5of8(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -426,8 +426,7 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
         const __m256 none_c0 = _mm256_set1_ps(INFINITY);
         const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
         _mm256_storeu_ps(stats + SUM, mark_c0);
-        again_5of8(q + 32 * head, keys + 4 * head, values + 4 * head, weights, stats,
-            o + 32 * head);
+        safe_5of8(q + 32 * head, keys + 4 * head, values + 4 * head, weights, stats, o + 32 * head);
       }
     }
   }

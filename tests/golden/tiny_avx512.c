@@ -401,7 +401,7 @@ static NOINLINE void scores_maximum_masked_1x5of16(const float *k, const float *
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q, float *stats,
+static NOINLINE void scores_known_masked_5x5of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
@@ -453,7 +453,7 @@ static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_5of16(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_5of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o, ptrdiff_t finish) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -474,7 +474,7 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_masked_5x5of16(k, q, stats, p, 0);
+  scores_known_masked_5x5of16(k, q, stats, p, 0);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -531,8 +531,8 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
-        again_5of16(q + 64 * head, keys + 4 * head, values + 4 * head, weights, stats,
-            o + 64 * head, finish);
+        safe_5of16(q + 64 * head, keys + 4 * head, values + 4 * head, weights, stats, o + 64 * head,
+            finish);
         {
           const __m256 sum2_c0 = _mm256_loadu_ps(stats + SUM);
           const __m256 test2_c0 = _mm256_loadu_ps(stats + TEST);
@@ -544,7 +544,7 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
             const __m256 none_c0 = _mm256_set1_ps(INFINITY);
             const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
             _mm256_storeu_ps(stats + SUM, mark_c0);
-            again_5of16(q + 64 * head, keys + 4 * head, values + 4 * head, weights, stats,
+            safe_5of16(q + 64 * head, keys + 4 * head, values + 4 * head, weights, stats,
                 o + 64 * head, finish);
           }
         }

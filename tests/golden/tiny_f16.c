@@ -344,7 +344,7 @@ static NOINLINE void scores_maximum_1x2of8(const float *k, const float *q, float
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_2x2of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[2], sum_c0[2];
   acc_c0[0] = _mm256_set1_ps(8.67361738e-19f);
   acc_c0[1] = _mm256_set1_ps(8.67361738e-19f);
@@ -373,7 +373,7 @@ static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_2of8(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_2of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -392,7 +392,7 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_2x2of8(k, q, stats, p);
+  scores_known_2x2of8(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -433,7 +433,7 @@ static NOINLINE void attend_2of8(const float *xt, const float *packed, const flo
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
       _mm256_storeu_ps(stats + SUM, mark_c0);
-      again_2of8(kq, keys, values, weights, stats, o);
+      safe_2of8(kq, keys, values, weights, stats, o);
     }
   }
 }

@@ -197,7 +197,7 @@ static NOINLINE void scores_maximum_1x3of16(const float *k, const float *q, floa
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_3x3of16(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_3x3of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r2_c0 = _mm256_set1_ps(8.67361738e-19f);
@@ -256,7 +256,7 @@ static NOINLINE void context_2x3of16_k3_final(const float *v, const float *p, fl
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_3of16(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -275,7 +275,7 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_3x3of16(k, q, stats, p);
+  scores_known_3x3of16(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -493,7 +493,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
         const __m256 none_c0 = _mm256_set1_ps(INFINITY);
         const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
         _mm256_storeu_ps(ws + SUM + 160, mark_c0);
-        again_3of16(ws + 80, ws + 34, ws + 36, ws + 112, ws + 160, ws);
+        safe_3of16(ws + 80, ws + 34, ws + 36, ws + 112, ws + 160, ws);
       }
     }
   }

@@ -229,7 +229,7 @@ static NOINLINE void narrow_3x130(const float *x, f16_pair *pairs) {
 }
 
 /* A tile of 3 rows and 2 columns, 65 K steps, with sums in float32 where others are not finite. */
-static NOINLINE void values_3x2_k65_again(const f16_pair *a, const f16_pair *b, const float *totals,
+static NOINLINE void values_3x2_k65_safe(const f16_pair *a, const f16_pair *b, const float *totals,
     const float *bias, float *c) {
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
@@ -350,7 +350,7 @@ static NOINLINE void values_3x2_k65(const f16_pair *a, const f16_pair *b, const 
   const __mmask8 below_c0 = _mm256_cmp_ps_mask(test_c0, one_c0, _CMP_LT_OQ);
   const int good_c0 = below_c0 == 0xFF;
   if (!good_c0) {
-    values_3x2_k65_again(a, b, totals, bias, c);
+    values_3x2_k65_safe(a, b, totals, bias, c);
   }
 }
 
@@ -510,7 +510,7 @@ static NOINLINE void scores_maximum_1x1of16(const float *k, const float *q, floa
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_3x1of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -540,7 +540,7 @@ static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float 
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_1of16(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_1of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -559,7 +559,7 @@ static NOINLINE void again_1of16(const float *q, const float *k, const float *v,
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_3x1of16(k, q, stats, p);
+  scores_known_3x1of16(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -624,7 +624,7 @@ static NOINLINE void attend_1of16(const float *keys, const float *values, float 
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm256_storeu_ps(stats + SUM, mark_c0);
-      again_1of16(q, keys, values, weights, stats, head_context);
+      safe_1of16(q, keys, values, weights, stats, head_context);
     }
   }
   y_rows_1of16(head_context, y);

@@ -623,7 +623,7 @@ static NOINLINE void scores_maximum_1x1of4(const bf16_pair *k, const bf16_pair *
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
+static NOINLINE void scores_known_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
     bf16_pair *p) {
   float32x4_t acc_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
@@ -640,7 +640,7 @@ static NOINLINE void scores_again_5x1of4(const bf16_pair *k, const bf16_pair *q,
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+static NOINLINE void safe_1of4(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
@@ -659,7 +659,7 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
     vst1q_f32(stats + MINUS_MAX, m_c0);
     vst1q_f32(stats + FIRST_MAX, m_c0);
   }
-  scores_again_5x1of4(k, q, stats, p);
+  scores_known_5x1of4(k, q, stats, p);
   {
     const float32x4_t sum_c0 = vld1q_f32(stats + SUM);
     const float32x4_t one_c0 = vdupq_n_f32(1.0f);
@@ -716,7 +716,7 @@ static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values,
       const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
       const float32x4_t mark_c0 = vbslq_f32(below1_c0, both1_c0, none_c0);
       vst1q_f32(stats + SUM, mark_c0);
-      again_1of4(q, keys, values, weights, stats, head_context);
+      safe_1of4(q, keys, values, weights, stats, head_context);
     }
   }
   y_rows_1of4(head_context, y);

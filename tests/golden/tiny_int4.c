@@ -261,7 +261,7 @@ static NOINLINE void scores_maximum_1x1(const float *k, const float *q, float *s
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_1x1(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_1x1(const float *k, const float *q, float *stats, float *p) {
   float acc_r0_c0 = 8.67361738e-19f;
   const float b_c0 = q[0];
   const float a_r0 = k[0];
@@ -276,7 +276,7 @@ static NOINLINE void scores_again_1x1(const float *k, const float *q, float *sta
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_1(const float *q, const float *k, const float *v, float *p, float *stats,
+static NOINLINE void safe_1(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   {
     const float none_c0 = INFINITY;
@@ -295,7 +295,7 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
     stats[MINUS_MAX] = m_c0;
     stats[FIRST_MAX] = m_c0;
   }
-  scores_again_1x1(k, q, stats, p);
+  scores_known_1x1(k, q, stats, p);
   {
     const float sum_c0 = stats[SUM];
     const float one_c0 = 1.0f;
@@ -335,7 +335,7 @@ static NOINLINE void attend_1(const float *keys, const float *values, float *scr
       const float none_c0 = INFINITY;
       const float mark_c0 = below1_c0 ? both1_c0 : none_c0;
       stats[SUM] = mark_c0;
-      again_1(q, keys, values, weights, stats, o);
+      safe_1(q, keys, values, weights, stats, o);
     }
   }
 }

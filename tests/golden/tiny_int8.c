@@ -464,7 +464,7 @@ static NOINLINE void scores_maximum_1x3of8(const float *k, const float *q, float
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_3x3of8(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_3x3of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -490,7 +490,7 @@ static NOINLINE void scores_again_3x3of8(const float *k, const float *q, float *
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_3of8(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_3of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -509,7 +509,7 @@ static NOINLINE void again_3of8(const float *q, const float *k, const float *v, 
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_3x3of8(k, q, stats, p);
+  scores_known_3x3of8(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -550,7 +550,7 @@ static NOINLINE void attend_3of8(const float *keys, const float *values, float *
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
       _mm256_storeu_ps(stats + SUM, mark_c0);
-      again_3of8(q, keys, values, weights, stats, o);
+      safe_3of8(q, keys, values, weights, stats, o);
     }
   }
 }

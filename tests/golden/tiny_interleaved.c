@@ -1119,7 +1119,7 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, float *o) {
   {
     const __m512 none_c0 = _mm512_set1_ps(INFINITY);
@@ -1251,7 +1251,7 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
       const __m512 none_c0 = _mm512_set1_ps(INFINITY);
       const __m512 mark_c0 = _mm512_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm512_storeu_ps(stats + SUM, mark_c0);
-      again_2of16(q_pairs, keys, values, weights, stats, head_context);
+      safe_2of16(q_pairs, keys, values, weights, stats, head_context);
     }
   }
   y_rows_2of16(head_context, y);

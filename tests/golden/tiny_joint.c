@@ -500,7 +500,7 @@ static NOINLINE void context_1x3of16_k4_final_masked(const float *v, const float
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_3of16(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -598,7 +598,7 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
         const __m256 max_end_c0 = _mm256_setzero_ps();
         _mm256_storeu_ps(stats + MAX_END, max_end_c0);
       }
-      again_3of16(q, keys, values, weights, stats, o);
+      safe_3of16(q, keys, values, weights, stats, o);
       {
         const __m256 sum2_c0 = _mm256_loadu_ps(stats + SUM);
         const __m256 test2_c0 = _mm256_loadu_ps(stats + TEST);
@@ -610,7 +610,7 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
           const __m256 none_c0 = _mm256_set1_ps(INFINITY);
           const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
           _mm256_storeu_ps(stats + SUM, mark_c0);
-          again_3of16(q, keys, values, weights, stats, o);
+          safe_3of16(q, keys, values, weights, stats, o);
         }
       }
     }

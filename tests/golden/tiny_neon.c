@@ -349,7 +349,7 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_5x5of8(const float *k, const float *q, float *stats, float *p) {
   float32x4_t acc[5][2], m[2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     acc[r][0] = vdupq_n_f32(8.67361738e-19f);
@@ -379,7 +379,7 @@ static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_5of8(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_5of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
@@ -402,7 +402,7 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     vst1q_f32(stats + MINUS_MAX + 4 * c, m);
     vst1q_f32(stats + FIRST_MAX + 4 * c, m);
   }
-  scores_again_5x5of8(k, q, stats, p);
+  scores_known_5x5of8(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t sum = vld1q_f32(stats + SUM + 4 * c);
     const float32x4_t one = vdupq_n_f32(1.0f);
@@ -450,7 +450,7 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
       const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
       const float32x4_t mark_c1 = vbslq_f32(below1[1], both1[1], none_c1);
       vst1q_f32(stats + SUM + 4, mark_c1);
-      again_5of8(q, keys, values, weights, stats, o);
+      safe_5of8(q, keys, values, weights, stats, o);
     }
   }
 }

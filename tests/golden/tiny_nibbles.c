@@ -312,7 +312,7 @@ static NOINLINE void scores_maximum_1x1of8(const float *k, const float *q, float
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_1x1of8(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_1x1of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   const __m256 b_c0 = _mm256_loadu_ps(q);
   const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -327,7 +327,7 @@ static NOINLINE void scores_again_1x1of8(const float *k, const float *q, float *
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_1of8(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_1of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -346,7 +346,7 @@ static NOINLINE void again_1of8(const float *q, const float *k, const float *v, 
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_1x1of8(k, q, stats, p);
+  scores_known_1x1of8(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -389,7 +389,7 @@ static NOINLINE void attend_1of8(const float *keys, const float *values, float *
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_blendv_ps(none_c0, both1_c0, below1_c0);
       _mm256_storeu_ps(stats + SUM, mark_c0);
-      again_1of8(q, keys, values, weights, stats, o);
+      safe_1of8(q, keys, values, weights, stats, o);
     }
   }
 }

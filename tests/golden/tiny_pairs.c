@@ -473,7 +473,7 @@ static NOINLINE void scores_maximum_masked_1x3of16(const bf16_pair *k, const bf1
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_pair *q,
+static NOINLINE void scores_known_masked_5x3of16(const bf16_pair *k, const bf16_pair *q,
     float *stats, bf16_pair *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
@@ -592,7 +592,7 @@ static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const b
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -617,7 +617,7 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
     _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
-  scores_again_masked_5x3of16(k, q, stats, p, 0);
+  scores_known_masked_5x3of16(k, q, stats, p, 0);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -666,7 +666,7 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
-        again_3of16(q + 32 * head, keys + head, values + 4 * head, weights, stats, o + 32 * head);
+        safe_3of16(q + 32 * head, keys + head, values + 4 * head, weights, stats, o + 32 * head);
         {
           const __m256 sum2_c0 = _mm256_loadu_ps(stats + SUM);
           const __m256 test2_c0 = _mm256_loadu_ps(stats + TEST);
@@ -678,7 +678,7 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
             const __m256 none_c0 = _mm256_set1_ps(INFINITY);
             const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
             _mm256_storeu_ps(stats + SUM, mark_c0);
-            again_3of16(q + 32 * head, keys + head, values + 4 * head, weights, stats,
+            safe_3of16(q + 32 * head, keys + head, values + 4 * head, weights, stats,
                 o + 32 * head);
           }
         }

@@ -455,7 +455,7 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
+static NOINLINE void scores_known_3x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
     bf16_pair *p) {
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
@@ -514,7 +514,7 @@ static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -539,7 +539,7 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
     _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
-  scores_again_3x2of16(k, q, stats, p);
+  scores_known_3x2of16(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -582,7 +582,7 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm256_storeu_ps(stats + SUM, mark_c0);
-      again_2of16(q, keys, values, weights, stats, o);
+      safe_2of16(q, keys, values, weights, stats, o);
     }
   }
 }

@@ -308,7 +308,7 @@ static NOINLINE void scores_maximum_1x2(const float *k, const float *q, float *s
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_2x2(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_2x2(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[2], acc_r1[2], m[2];
   acc_r0[0] = 8.67361738e-19f;
   acc_r0[1] = 8.67361738e-19f;
@@ -345,7 +345,7 @@ static NOINLINE void scores_again_2x2(const float *k, const float *q, float *sta
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_2(const float *q, const float *k, const float *v, float *p, float *stats,
+static NOINLINE void safe_2(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   {
     const float none_c0 = INFINITY;
@@ -368,7 +368,7 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
     stats[MINUS_MAX + c] = m;
     stats[FIRST_MAX + c] = m;
   }
-  scores_again_2x2(k, q, stats, p);
+  scores_known_2x2(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float sum = stats[SUM + c];
     const float one = 1.0f;
@@ -416,7 +416,7 @@ static NOINLINE void attend_2(const float *keys, const float *values, float *scr
       const float none_c1 = INFINITY;
       const float mark_c1 = below1[1] ? both1[1] : none_c1;
       stats[SUM + 1] = mark_c1;
-      again_2(q, keys, values, weights, stats, o);
+      safe_2(q, keys, values, weights, stats, o);
     }
   }
 }

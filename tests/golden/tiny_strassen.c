@@ -570,7 +570,7 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_4(const float *q, const float *k, const float *v, float *p, float *stats,
+static NOINLINE void safe_4(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float none = INFINITY;
@@ -661,7 +661,7 @@ static NOINLINE void attend_4(const float *keys, const float *values, float *scr
         const float mark = below1[c] ? both1[c] : none;
         stats[SUM + c] = mark;
       }
-      again_4(q, keys, values, weights, stats, o);
+      safe_4(q, keys, values, weights, stats, o);
     }
   }
 }

@@ -504,7 +504,7 @@ static NOINLINE void scores_maximum_1x2of16(const float *k, const float *q, floa
 }
 
 /* Weights of all keys with a known maximum. */
-static NOINLINE void scores_again_2x2of16(const float *k, const float *q, float *stats, float *p) {
+static NOINLINE void scores_known_2x2of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -530,7 +530,7 @@ static NOINLINE void scores_again_2x2of16(const float *k, const float *q, float 
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static NOINLINE void again_2of16(const float *q, const float *k, const float *v, float *p,
+static NOINLINE void safe_2of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
@@ -549,7 +549,7 @@ static NOINLINE void again_2of16(const float *q, const float *k, const float *v,
     _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
     _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
   }
-  scores_again_2x2of16(k, q, stats, p);
+  scores_known_2x2of16(k, q, stats, p);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -590,7 +590,7 @@ static NOINLINE void attend_2of16(const float *keys, const float *values, float 
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm256_storeu_ps(stats + SUM, mark_c0);
-      again_2of16(q, keys, values, weights, stats, o);
+      safe_2of16(q, keys, values, weights, stats, o);
     }
   }
 }

@@ -394,7 +394,7 @@ local function runner(isa, op)
       out[i] = r
     end
     if op.result == "-" then return store(op, view.pointer, out, count) end
-    if not node.again then return define(scope, node.dst.name, out) end
+    if not node.updates then return define(scope, node.dst.name, out) end
     local sum = look_up(scope, node.dst.name)
     for i = 0, #sum do sum[i] = out[i] end
   end

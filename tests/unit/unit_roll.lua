@@ -61,15 +61,15 @@ local function parts_of(node, env)
     end
     said[#said + 1] = text
   end
-  if node.dst and node.again then say(node.dst) end
+  if node.dst and node.updates then say(node.dst) end
   for _, a in ipairs(node.args or {}) do say(a) end
   for _, c in ipairs(node.conditions or {}) do say(c) end
   if node.result then say(node.result) end
   for _, key in ipairs { "left", "right", "count", "value", "off", "by" } do
     if node[key] then say(node[key]) end
   end
-  for _, key in ipairs { "again", "mutable", "var", "name" } do said[#said + 1] = tostring(node[key]) end
-  if node.dst and not node.again then said[#said + 1] = node.dst.kind .. node.dst.w.lanes end
+  for _, key in ipairs { "updates", "mutable", "var", "name" } do said[#said + 1] = tostring(node[key]) end
+  if node.dst and not node.updates then said[#said + 1] = node.dst.kind .. node.dst.w.lanes end
   return table.concat(said, " "), values
 end
 
@@ -87,7 +87,7 @@ local function difference(fn, body)
     local text, values = parts_of(node, env)
     for i, v in ipairs(values) do values[i] = place_of(v, env) end
     rolled[#rolled + 1] = { text = text, values = values, opens = opens,
-                            makes = node.dst and not node.again and place_of(node.dst, env) }
+                            makes = node.dst and not node.updates and place_of(node.dst, env) }
   end)
   local held, n, wrong = {}, 0, nil -- the value that each place holds
   each_node(fn.body, env, function(node, opens)

@@ -37,7 +37,7 @@ end
 
 -- Does a head again. Lanes whose sum is good keep their maximum, and both its parts, and so get the same
 -- bits as before. Behind a mask all tiles go the way of those at the edge, which is one copy of the code less.
-local function head_again(K, group, ptrs, span)
+local function safe_head(K, group, ptrs, span)
   local params = {
     { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "v", "in", ptrs.v }, { "p", "out", ptrs.p },
     { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o },
@@ -45,10 +45,10 @@ local function head_again(K, group, ptrs, span)
   if ptrs.context then params[#params + 1] = { "context", "out", ptrs.context } end
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
-  K:part("again_" .. name_of(K, group, ptrs),
+  K:part("safe_" .. name_of(K, group, ptrs),
     "The same head with the true maximum: for sums that overflowed, and for NaN and Inf.", params,
     function(p)
-    local t, one = K.t, { span = score.own_span(p, span), again = true }
+    local t, one = K.t, { span = score.own_span(p, span), safe = true }
     p.reads = p
     head.raise(K, group, p, one)
     t:scope(function()
@@ -136,7 +136,7 @@ function M.check(K, group, ptrs, span)
     unless_good(K, group, ptrs, 1, function(mark)
       if not scores.masked then
         mark()
-        return head_again(K, group, ptrs, span)
+        return safe_head(K, group, ptrs, span)
       end
       if has_two_parts(K, group) then
         K.t:scope(function()
@@ -145,10 +145,10 @@ function M.check(K, group, ptrs, span)
           end)
         end)
       end
-      head_again(K, group, ptrs, span)
-      unless_good(K, group, ptrs, 2, function(mark_again)
-        mark_again()
-        head_again(K, group, ptrs, span)
+      safe_head(K, group, ptrs, span)
+      unless_good(K, group, ptrs, 2, function(mark_rest)
+        mark_rest()
+        safe_head(K, group, ptrs, span)
       end)
     end)
   end
