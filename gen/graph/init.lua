@@ -140,8 +140,8 @@ local function cached(cfg, stage)
 end
 
 -- What rounds rows of keys or values and keeps them, where the cache is of a smaller type.
-local function keep(stage, a, cache)
-  return M.moving { name = cache.name, of = stage.name, kind = "keep", a = a, c = cache, rows = stage.rows,
+local function cache_append(stage, a, cache)
+  return M.moving { name = cache.name, of = stage.name, kind = "cache_append", a = a, c = cache, rows = stage.rows,
                     cols = stage.cols, heads = stage.heads, fill = stage.fill, behind = stage.behind }
 end
 
@@ -166,7 +166,7 @@ end
 -- they are so as they are given, and the scale is `query_scale`: queries are multiplied by it.
 function M.of(cfg, scores)
   local h = cfg.h
-  local scale, keeps = scale_of(cfg), {}
+  local scale, appends = scale_of(cfg), {}
   local queries = projection(cfg, "queries", "q", cfg.seq, cfg.dk)
   local keys = projection(cfg, "keys", "k", options.key_rows(cfg), cfg.dk)
   local values = projection(cfg, "values", "v", options.key_rows(cfg), cfg.dv)
@@ -202,7 +202,7 @@ function M.of(cfg, scores)
     local cache = stage.c and stage.c.type and stage.c
     if cache then -- rows are made in float32 before
       stage.c = tensors.workspace(stage.name, { head = stage.cols, staged = true })
-      keeps[#keeps + 1] = keep(stage, tensor and not stage.qk and tensor or stage.c, cache)
+      appends[#appends + 1] = cache_append(stage, tensor and not stage.qk and tensor or stage.c, cache)
     end
     if cache and tensor and not stage.qk then
       attend.instead[stage.name] = given.instead
@@ -216,7 +216,7 @@ function M.of(cfg, scores)
       list[#list + 1] = stage
     end
   end
-  attend.keeps = keeps[1] and keeps
+  attend.appends = appends[1] and appends
   return list
 end
 

@@ -10,7 +10,7 @@ local copy = require "stage.copy"
 local decode = require "rewrite.decode"
 local fold = require "rewrite.fold"
 local joint = require "stage.joint"
-local keep = require "stage.keep"
+local cache_append = require "stage.cache_append"
 local paired = require "rewrite.paired"
 local quadrants = require "stage.quadrants"
 local quantized = require "rewrite.quantized"
@@ -37,7 +37,7 @@ M.of_arrangement = {
 }
 
 M.of_groups = {
-  { "keep", always, keep.rewrite },
+  { "cache_append", always, cache_append.rewrite },
   { "copy", always, copy.rewrite },
   { "key_rows", conversions.has_short_keys, conversions.key_rows },
   { "value_rows", conversions.lacks_value_rows, conversions.value_rows },

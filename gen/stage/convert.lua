@@ -15,7 +15,7 @@
 -- Rows of K would meet the words of another head there, times zeros of Q, but these words may be infinite.
 --
 -- rewrite/conversions.lua puts most of them into the list. Two more kinds copy numbers. stage/copy.lua ends as a
--- projection does, and stage/keep.lua finds the scales of a cache.
+-- projection does, and stage/cache_append.lua finds the scales of a cache.
 
 local expr = require "base.expr"
 local graph = require "graph.init"

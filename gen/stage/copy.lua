@@ -91,12 +91,12 @@ function M.emit(K, place, stage)
                    { "out", "out", memory:at(place, stage.name):at(project.rows_before(stage, past) * copy.row) } }
   if past then params[#params + 1] = { "past", "int", past } end
   local all = graph.in_block(plan, stage)
-  local text = ("%s the %s of %d head%s."):format(kept and "Keeps" or "Copies", stage.of, all, all > 1 and "s" or "")
+  local text = ("%s the %s of %d head%s."):format(kept and "Appends" or "Copies", stage.of, all, all > 1 and "s" or "")
   if input.scales then params[#params + 1] = { "scales", "in", memory:at(place, input.scales) } end
   local bounds = (kept or copy.staged) and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
   local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)
-  local verb = kept and "keep_" or copy.staged and "take_" or "copy_"
+  local verb = kept and "append_" or copy.staged and "take_" or "copy_"
   K:part(verb .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
     -- Heads that lie side by side are one.
     local heads, columns = all, stage.cols

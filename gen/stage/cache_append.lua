@@ -6,14 +6,14 @@ local graph = require "graph.init"
 local project = require "stage.project"
 local transpose = require "emit.transpose"
 
-local M = { phase = "keep", title = "rows into the cache", per = project.per, axes = project.at_once }
+local M = { phase = "cache_append", title = "rows into the cache", per = project.per, axes = project.at_once }
 
 local LEAST = 2.0 ^ -100 -- the magnitude below which all of a row rounds to zero
 
 -- The list with what keeps rows, behind all that makes them.
 function M.rewrite(_, list)
   local attend = graph.find(list, "attend")
-  local all = table.move(attend.keeps or {}, 1, #(attend.keeps or {}), 1, {})
+  local all = table.move(attend.appends or {}, 1, #(attend.appends or {}), 1, {})
   all[#all + 1] = attend
   return graph.edited(list, { attend = all })
 end
@@ -62,7 +62,7 @@ function M.emit(K, place, stage)
   if c.scales then params[3] = { "scales", "out", memory:at(place, c.scales):at(past) } end
   local all, bounds = graph.in_block(plan, stage), project.bounds_of(K, place, stage)
   local text = ("Keeps the %s of %d head%s."):format(stage.of, all, all > 1 and "s" or "")
-  K:part("keep_" .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+  K:part("append_" .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
     local heads, columns = all, stage.cols
     if a.head == columns and not c.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
