@@ -1,4 +1,4 @@
--- What sums of scores start at, as statistics of a group: where a maximum may rise, and where it is known before.
+-- The values that sums of scores start at, as statistics of a group. They matter where a maximum may rise or is known.
 --
 --   START                 in place of zero
 --   from_maximum(plan)    whether sums start at -m behind the first tile

@@ -1,8 +1,8 @@
--- The heads that share keys and values, for one query: scores, softmax and context, where a plan has steps
--- (schedule/decode.lua).
+-- The heads that share keys and values, for one query of a decode step (schedule/decode.lua): scores, softmax and
+-- context.
 --
 -- All keys that the query sees, `first` to stop - 1, have a weight in memory. Their maximum is known before the first
--- weight is made. So nothing is done again, and no other key or value is read by a sum.
+-- weight is made. So no weight overflows, and sums read no other key or value.
 
 local context = require "emit.decode_context"
 local exp = require "tape.exp"

@@ -1,7 +1,7 @@
 -- The context of a decode step: the weights of a query times the values of a cache, for the heads that share these.
 --
 --   of_heads(K, step, ptrs)         the context of all heads
---   without_hidden(K, step, ptrs)   the same again where it is not finite, without values that a mask hides
+--   without_hidden(K, step, ptrs)   computes it anew, without hidden values, where it is not finite
 --   each_vector, put, inverse_of    its vectors, their place, and 1 over a sum of weights
 --   lowest, hidden                  whether a mask hides a key
 

@@ -1,8 +1,8 @@
 -- How a tile ends: what becomes of its sums. An epilogue is a list of steps that every sum goes through in turn.
 --
--- A step is { start, apply, finish }. apply(value, at) returns the value for the next step; at = { r, c, v, name }
--- says which sum it is of, v being its vector and name a suffix for the values of the text. start(c, v) and
--- finish(c, v), if they are there, stand around the sums of a column of vectors.
+-- A step is { start, apply, finish }. apply(value, at) returns the value for the next step; at = { r, c, v, name } is
+-- the place of the sum: its row, the number of its vector, the vector, and a suffix for names. start(c, v) and
+-- finish(c, v) are optional: they come before and after the sums of a column of vectors.
 
 local M = {}
 

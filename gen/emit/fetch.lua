@@ -1,4 +1,4 @@
--- Hints that n numbers of so many bytes will be read, at x, by an op: one for each line of a cache.
+-- Prefetches n numbers of so many bytes at x, by one op for each cache line.
 
 local LINE = 64
 

@@ -1,8 +1,8 @@
 -- Register tiles of a matrix product, and the loops that cover a matrix with them.
 --
--- A tile computes acc[r][c] = init + sum over k of A[r][k] * B[k][c], where c counts vectors:
--- B is loaded as vectors; how an element of A meets them is the way of the ISA's product. All accumulators
--- stay in registers; K runs in steps of a literal block.
+-- A tile computes acc[r][c] = init + sum over k of A[r][k] * B[k][c], where c counts vectors: B is loaded as vectors.
+-- The way of the ISA (gen/way) says how an element of A multiplies them. All accumulators stay in registers; the loop
+-- over K takes a literal number of steps each time.
 
 local choices = require "base.choices"
 local expr = require "base.expr"

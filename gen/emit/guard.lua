@@ -1,10 +1,10 @@
--- A block of keys: its tiles of scores, a look at their sums, and the same again where a maximum has to rise.
+-- A block of keys: its tiles of scores, then a check of their sums. A block whose maximum must rise is computed anew.
 --
---   tile, products, context           tiles of scores and of the context, as work of these phases
---   is_guarded, always_rises, rest_rises, is_ahead    what groups of queries have of all that
---   idle                              lanes that nobody asks for
+--   tile, products, context           record tiles of scores and of the context; a profile counts them by phase
+--   is_guarded, always_rises, rest_rises, is_ahead    which of these checks a group of queries has
+--   idle                              lanes of queries that the run does not compute
 --   each_tile                         tiles of a block
---   block                             tiles of a block that is looked at
+--   block                             tiles of a block, with the check
 
 local context = require "emit.context"
 local expr = require "base.expr"

@@ -1,4 +1,4 @@
--- What configs return of each query and key of a head: scores, or the attention weights.
+-- The outputs with a number for each query and key of a head: scores, or attention weights.
 
 local expr = require "base.expr"
 local score = require "score.init"

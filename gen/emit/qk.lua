@@ -1,5 +1,5 @@
--- The code of graph/qk.lua: rows of K with lanes over columns, where they were projected, and queries of a group with
--- lanes over queries, where their scores read them.
+-- The code of graph/qk.lua: norm and rope. Rows of K have lanes over columns, after their projection. Queries of a
+-- group have lanes over queries, before their scores.
 
 local expr = require "base.expr"
 local graph = require "graph.init"

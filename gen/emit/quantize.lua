@@ -1,6 +1,6 @@
--- Numbers as integers times a scale, which is the largest |x| over 127: the nearest integers to x (127 / largest), ties
--- to even, four or two in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A
--- largest number below 2^-100 counts as that, for 127 over it might be infinite.
+-- Rows as integers times a scale. The scale is the largest |x| of the row over 127. The integers are the nearest to x
+-- (127 / largest), ties to even, four or two in a word. NaN or Inf in a row makes its scale NaN, and with it all
+-- products of the row. A largest |x| below 2^-100 counts as 2^-100, since 127 over it might be infinite.
 
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"

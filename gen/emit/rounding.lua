@@ -1,4 +1,4 @@
--- Rounding of a product's operands where they are made: once, and not wherever they are read.
+-- Rounds operands of a product once, where they are made, instead of at each read.
 
 local context = require "emit.context"
 local tiles = require "schedule.tiles"

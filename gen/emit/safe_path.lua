@@ -1,5 +1,5 @@
--- The safe path of a head: it is done again with the true maximum where a sum overflowed, and where NaN or Inf
--- were met. All of it rarely runs, and is as short as can be.
+-- The safe path of a head: it is computed anew, with its true maximum, where a sum overflowed or NaN or Inf were met.
+-- It rarely runs, so its code is short.
 
 local begin = require "emit.begin"
 local guard = require "emit.guard"

@@ -1,4 +1,4 @@
--- A few results that a compiler's flags change first: what the file's arithmetic must come to.
+-- The self-test: a few results that a compiler's flags would change, and the bits that they must have.
 
 local exp = require "tape.exp"
 local tape = require "tape.init"

@@ -3,12 +3,12 @@
 -- A score tile holds S^T[key][query lanes], scaled by log2(e) * scale at pack time, so the weights are exp2(S - max).
 -- One pass: the maximum m of the first tile serves for all keys; later tiles start their accumulators at -m and
 -- exponentiate at once. Any m gives the same softmax as long as nothing overflows. The caller looks at the sums behind
--- each block of keys. Where one is too large, `steady` tiles make the block again. In these m rises where scores are
--- far above it (Milakov & Gimelshein 2018, who have no threshold). Those give the lanes whose m does not rise the bits
--- that other tiles give them.
+-- each block of keys. Where one is too large, `steady` tiles make the block again. In these tiles m rises where scores
+-- are far above it (after Milakov & Gimelshein 2018, who have no threshold). Lanes whose m does not rise get the same
+-- bits from either kind of tile.
 --
--- Where a product has an op for it, weights are made as pairs of bfloat16 at once (isa/powers.lua). Their scores start
--- at zero, and an FMA subtracts m and makes the logarithms in fixed point of them.
+-- Some ISAs have an op that makes weights as pairs of bfloat16 (isa/powers.lua). Then sums of scores start at zero. One
+-- FMA subtracts m and converts a score to a logarithm in fixed point.
 
 local begin = require "emit.begin"
 local choices = require "base.choices"

@@ -1,5 +1,5 @@
--- The statistics of a group of queries in the workspace: a row of floats each, one for each lane, which have the place
--- of the widest group. C text has names for the rows.
+-- The statistics of a group of queries in the workspace: a row of floats for each statistic, with a float for each lane
+-- of the widest group. The C has a name for each row.
 --
 --   at(group, stats, row, c)          the place of a statistic of vector c of a group
 --   each(K, group, stats, build)      build for each vector of the group

@@ -1,6 +1,6 @@
 -- Transposition, L being the lanes of the full width:
 --   square      L rows by L columns in registers, in log2(L) steps; each exchanges blocks of 1, 2, 4, .. lanes
---   sums        of lanes, in as many steps
+--   sums        sums of the lanes of L vectors, in log2(L) steps
 --   matrices    of a group in squares, from rows to lanes and back
 
 local tiles = require "schedule.tiles"

@@ -2,9 +2,9 @@
 --
 --   weight(t, tile)                      makes weights of scores less m
 --   add(t, tile, acc)                    adds them
---   powers(t, tile, m, small)            makes pairs of them as powers, where a product has an op for it
+--   powers(t, tile, m, small)            makes pairs of them at once, where the ISA has an op for it
 --   pairs(t, tile, target, make)         stores those of each two rows in pairs, and adds them
---   reduce, is_small, whole, not_far     what scores and weights are made of
+--   reduce, is_small, whole, not_far     parts of these that softmax.lua uses too
 
 local epilogue = require "emit.epilogue"
 local exp = require "tape.exp"

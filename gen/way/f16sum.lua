@@ -1,12 +1,12 @@
 -- Sums that are pairs of the operands' type. The low half of a word sums the even numbers of a row and a column, the
--- high half the odd ones. The fewer numbers a sum is of, the fewer digits it loses, so sums are made in three levels:
+-- high half the odd ones. Short sums lose fewer digits, so there are three levels of sums:
 --
 --   block   BLOCK words are summed in registers,
 --   span    sums of blocks are added in the same type, up to SPAN words, in memory near by,
 --   all     the halves of these become float32, and are added as such; both halves meet at last, then the bias.
 --
--- Which words meet depends on their place in the sum alone: tiles of any size have the same bits. Where a sum
--- overflows, or NaN or Inf were met, the tile is made again with sums in float32, which replace what was not finite.
+-- Which words meet depends on their place in the sum alone: tiles of any size have the same bits. Where a sum is not
+-- finite, the tile is computed anew with sums in float32, which replace those sums.
 
 local choices = require "base.choices"
 local outer = require "way.outer"

@@ -1,32 +1,32 @@
--- The ways in which an ISA multiplies, a file each. A scheme of isa/init.lua names its way; who plans or records
--- tiles asks the way, and never which one it is.
+-- The ways in which an ISA multiplies, a file each. A scheme of isa/init.lua names its way. Other modules read the
+-- fields below; they never ask which way it is.
 --
 -- Layout and tiles, when planning:
---   whole      groups of queries are of full vectors all, as many in each
---   rows_of_a  operand A is rows of words in attention too, of K, of V transposed and of the context
+--   whole      all groups of queries have full vectors, the same number in each
+--   rows_of_a  attention has rows of words as operand A too: K, V transposed, the context
 --   tile_words(scheme)     words of a block of such rows; nil: a row is one piece
 --   key_rows(isa)      keys of a tile of scores, where no other number is possible
 --   key_block          keys of a block of softmax
---   twice      rows of a tile may be made twice, so that all tiles are of one size
---   columns    why weights are operand B and nothing else, as text
---   chained    sums of few steps may be in several chains
+--   twice      neighbouring tiles may share rows, so that all tiles have one size
+--   columns    text: why weights must be operand B
+--   chained    a sum of few steps may be several chains, added at the end
 --   fetched    weights that tiles fetch ahead: "all", "shares" of them, or "none"
---   words      such weights may be words of quants
+--   words      fetched weights may be quantized
 --   dups       elements of A are put into all lanes by an op of their own
 --   by_lane    elements of A are lanes of vectors
---   chunk(target, steps)   K steps of a chunk, and what they are a multiple of; nil: as a vector's sums have it
+--   chunk(target, steps)   most K steps of a chunk, and their divisor; nil: as for vectors
 --   cost(target, rows, vecs, steps)   of a tile, in FMA slots; nil: that of vectors (schedule/tiles.lua)
---   facts(cpu) what is known of the core about it
+--   facts(cpu) the facts of a core for this way, or nil
 --
 -- Code:
---   enter(t), leave(t)     around all products of a run or a task
+--   enter(t), leave(t)     recorded before and after all products of a run or a task
 --   steps(t, tile, block)  the K steps of a tile, of which block = { count, base } follow each other in the text:
 --                          { begin, multiply, read }. begin(step) records what a step reads before the vectors of B.
 --                          multiply(r, step, b, acc) adds the products of row r with the vectors b[c] to acc[c].
 --                          read(step), if it is there, returns b. A step has i, k and tag: its number in the block,
---                          its number from the pointers of A and B, and a text that tells its values apart.
---   together(t, tile)      K steps that are written together
---   finish(t, tile, acc)   sums as rows of vectors, where they are others
+--                          its number from the pointers of A and B, and a suffix for names.
+--   together(t, tile)      K steps that share operands, and stay in one round of a loop
+--   finish(t, tile, acc)   makes rows of vectors of the sums, where these lie otherwise
 --   tile(t, tile)          a whole tile as emit/gemm.lua has it, in place of steps
 --   buffered   { size, products, sums, interleaved }: sums lie in a buffer, so that the end of a tile may be recorded
 --              apart from its products; see way/tile.lua

@@ -1,7 +1,7 @@
--- Vectors of B times a lane of a vector of A, where A is contiguous from row to row or from step to step. What is left
--- over of a vector's lanes goes the way of every ISA. Where numbers of words lie apart (`deinterleave`, isa/init.lua),
--- a vector of B has their first or their second numbers. It meets that half of a lane. What is left over is a vector
--- with fewer numbers.
+-- Vectors of B times a lane of a vector of A. A is contiguous from row to row or from step to step. Rows or steps that
+-- do not fill a vector are broadcast, as in outer.lua. With `deinterleave` (isa/init.lua) a vector of B has the first
+-- or the second numbers of its words. It is multiplied by that half of a lane. Then the last vector of A is read with
+-- fewer numbers.
 
 local outer = require "way.outer"
 

@@ -1,7 +1,7 @@
--- Two words of two rows of A times two words of two columns of B: a sum is a block of 2 x 2 numbers. A vector of
--- columns is two vectors of words then; acc[r] has blocks of the first two columns of each where r is even, of the
--- others where it is odd; `finish` makes rows of them. A has the words of two rows side by side, whether rows or
--- steps follow each other.
+-- Two words of two rows of A times two words of two columns of B (bfmmla, smmla): a sum is a block of 2 x 2 numbers.
+-- Columns that fill one vector of sums take two vectors of words. Accumulators of even rows have the blocks of the
+-- first of these, those of odd rows of the second. `finish` makes rows of both. In A the words of two rows lie side by
+-- side.
 
 local M = { columns = "products by mmla have weights as columns" }
 

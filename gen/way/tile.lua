@@ -1,10 +1,10 @@
 -- Tile registers: two by two tiles of sums at most, K steps of as many words as a row of a tile has. Operand A lies in
--- rows of words, or in blocks of them (schedule/tiles.lua), B in rows of vectors; what is
--- behind the last K step is zeros in both, and rows of A that nobody asks for may be anything. The sums are left in a
--- small buffer, whose vectors an epilogue reads.
+-- rows of words, or in blocks of them (schedule/tiles.lua), B in rows of vectors. Both have zeros behind the last K
+-- step. Rows of A behind the last one may hold anything. Sums go to a small buffer, from which an epilogue reads
+-- vectors.
 --
--- Tile registers and vectors work at the same time, as far as a core sees both ahead: so the products of one block may
--- be interleaved with the epilogue of the one before, a tile here and a few rows there (`buffered`):
+-- Tile registers and vectors work at the same time, as far as a core looks ahead. So the products of one block may be
+-- interleaved with the epilogue of the one before: a tile, then a few rows (`buffered`):
 --
 --   size(isa, rows, vecs)                numbers of the buffer of a block's sums
 --   products(t, tile, sums, among)       records the products of a block; its sums go to that buffer
