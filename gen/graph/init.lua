@@ -1,20 +1,38 @@
--- The kernel as a list of stages over tensors, as the formula says it; rewrites and the plan change the list. What
--- is not projected has no stage: attention reads the input, or writes y.
+-- The kernel as a list of stages over tensors, in the order of the formula. Rewrites change the list. Q, K, V or Y
+-- without a projection has no stage: then attention reads the input, or writes y.
 --
 -- graph/tensor.lua has the fields of a tensor.
 --
--- A stage: name; kind, whose file in stage/ has all about it; macs, its multiply-adds for a batch entry. A product
--- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;
--- weights and bias, matrices as they are packed:
---   { text, a, b = a matrix or the product of two, a_flipped and b_flipped where they are transposed, inner = columns
---     of a in that product, along = "column", "row" or "first": what moves on by `width` from one of its `heads`
---     heads to the next },
--- and the scale of both; behind, an integer of a place: c has so many rows before those of this product; fill: it is
--- no part of a run; of keys also qk, the norm and rope of their rows (graph/qk.lua), which attention has for its
--- queries. Keys and values have h_kv heads, each of which h / h_kv heads of queries share.
+-- A stage:
 --
--- Attention also: touches, whether its tiles may touch rows behind the last key; of_group(plan, group, stage), which
--- fills in the tiles of a group of queries and returns their cost, where schedule/groups.lua does not.
+--   name, kind      a kind is a file of stage/
+--   macs            multiply-adds of a batch entry
+--   behind          the name of an integer of a place: rows of c before those of this run
+--   fill            true: the stage fills a cache, and is no part of a run
+--
+-- A product, C = A B + bias, has also:
+--
+--   letter          of the given matrix: q, k, v or o
+--   a, c            tensors
+--   rows, steps     of the product
+--   heads, cols     heads, and the columns of each
+--   weights, bias   matrices as they are packed
+--   scale           of weights and bias
+--   qk              of keys: the norm and rope of their rows (graph/qk.lua); attention has those of queries
+--
+-- A matrix as it is packed:
+--
+--   text                    for comments
+--   a, b                    a given matrix, or the product of two
+--   a_flipped, b_flipped    whether they are transposed
+--   inner                   columns of a in the product
+--   along, width, heads     "column", "row" or "first": what moves by `width` from one of the heads to the next
+--
+-- Keys and values have h_kv heads. Each serves h / h_kv heads of queries. Attention has also:
+--
+--   touches         whether its tiles may touch rows behind the last key
+--   of_group(plan, group, stage)   fills in the tiles of a group of queries, and returns their cost; if it is
+--                                  missing, schedule/groups.lua does
 
 local kinds = require "options.kinds"
 local options = require "options.init"

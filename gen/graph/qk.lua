@@ -1,12 +1,12 @@
--- What is done to rows of Q and K between their projections and the scores: a norm (qk_norm), then they are turned by
--- their places (rope). Here are its facts, its tables and how those are packed; emit/qk.lua records it.
+-- Norm (qk_norm) and rotary embedding (rope) of rows of Q and K, between projections and scores. This file has their
+-- facts, their tables and the packing of these; emit/qk.lua records the code.
 --
 -- A norm, of the n columns of a head or (norm_span = all) of all heads: x gain / sqrt(mean(x^2) + eps) (rms: Llama's,
 -- in Qwen 3), the same of x - mean(x) (layer: ViT-22B, Cohere), or x gain / max(length, eps) (l2: Swin v2).
 --
 -- A head's first 2 * pairs columns are pairs of coordinates, column i and i + pairs (half: GPT-NeoX, Llama) or 2i and
 -- 2i + 1 (interleaved: GPT-J, Cohere), and a row at place x turns its pair i by the angle x * theta^(-i / pairs) (Su et
--- al., RoFormer, 2021). The tables of K are rows for a place, as K is; those of Q have places in their lanes.
+-- al., RoFormer, 2021). Tables for K have a row for each place; tables for Q have places in their lanes.
 
 local memory = require "schedule.memory"
 local rotation = require "graph.rotation"

@@ -1,5 +1,5 @@
--- The angles of rope, by sums and products alone: the library's exp and log differ from machine to machine in the last
--- bit, and a text has them as literals.
+-- The angles of rope, by sums and products alone. They become literals of the text, and exp and log of C libraries
+-- differ in the last bit.
 
 local M = {}
 

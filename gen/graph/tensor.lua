@@ -1,4 +1,4 @@
--- Tensors of the graph: where their numbers are, and how they lie. All are made here.
+-- Tensors of the graph: their place and their layout. All constructors are here.
 --
 --   field     meaning
 --   name      of the section or the pointer
@@ -6,11 +6,11 @@
 --             over queries, group after group; "rows", of all heads
 --   row       numbers from row to row; head, from head to head
 --   heads     of an input or a cache that has heads, their number; width, that of a head
---   columns   of its own, where a row has those of other tensors beside them
+--   columns   its own columns, where rows also have columns of other tensors
 --   grows     of a cache: runs add to it
 --   exact     of a cache: it lies as an input does, and nothing may be read or written behind its rows
 --   type      of a cache, where that is smaller than float32; scales, the section with those of rows
---   staged   rows that only wait to be kept in such a cache
+--   staged    rows that wait to be rounded into such a cache
 --   pairs     along which operands lie in pairs, "columns" or "rows" (rewrite/paired.lua); in_place: they become pairs
 --             where float32 was
 --   held      rows are rounded to the type of attention's operands

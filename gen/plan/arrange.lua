@@ -6,7 +6,7 @@
 --   hb, head_blocks  heads of a block, and the number of blocks
 --   in_one           whether projections that read the same rows are one product
 --   stages, groups   the list with its tiles, but those of the output; groups of queries
---   cost             of all but the output, in FMA slots
+--   cost             of all stages but the output, in FMA slots
 
 local choices = require "base.choices"
 local fetch = require "schedule.fetch"

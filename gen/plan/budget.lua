@@ -1,6 +1,5 @@
--- How much code a plan will become. An estimate before any of it is made, so that a hopeless level
--- is refused at once: the statements of the register tiles, each as often as the unrolling level
--- writes it. And the exact count of the functions afterwards.
+-- How much code a plan will become. First an estimate, so that a hopeless level is refused at once: it counts the
+-- statements of register tiles, as often as the level writes them. Afterwards the exact count of all functions.
 
 local kinds = require "stage.init"
 local tiles = require "schedule.tiles"

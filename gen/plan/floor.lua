@@ -1,7 +1,6 @@
--- What a kernel's own operations take at least: each goes through a port of the core (machine/cpu.lua). It is counted
--- as often as a run on one thread does it, with as many rows and keys as there may be. The fullest port is the floor of
--- a phase. That of all phases together is the floor of a run: a core works on the end of one and the beginning of the
--- next at the same time.
+-- The least time that a kernel's operations take. Each goes through a port of the core (machine/cpu.lua). Operations
+-- are counted for a run on one thread, with the most rows and keys. The floor of a phase is its fullest port. The floor
+-- of a run is the fullest port of all phases together, since a core may overlap neighbouring phases.
 
 local expr = require "base.expr"
 local tiles = require "schedule.tiles"

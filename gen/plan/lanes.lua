@@ -1,9 +1,9 @@
--- The lanes that the product which makes the queries may have: queries, as in all of attention, or columns, and what it
--- makes is transposed then; "none" where there is no such product.
+-- The lanes of the query projection: "queries", as in attention; or "columns", and then its result is transposed;
+-- "none" where Q is not projected.
 --
---   M.possible(plan, list)   those of a plan, of which plan/arrange.lua takes the cheapest; refuses keys without effect
+--   M.possible(plan, list)   the lanes that a plan may have; plan/arrange.lua takes the cheapest. Refuses idle keys
 --   M.tell(plan, lanes, possible)   why they are these
---   M.spans_heads, M.cached, M.one_head   what heads have to be together
+--   M.spans_heads, M.cached, M.one_head   which heads must be projected together
 
 local choices = require "base.choices"
 local graph = require "graph.init"

@@ -1,9 +1,9 @@
 -- How the packed weights are made of the given ones, as data: a list of fills, which mhagen_pack of the runtime
 -- carries out.
 --
--- A fill writes panel[steps][width]: some columns of a matrix, K step by K step, and zeros behind. The matrix is
--- a sum of terms, each a given matrix or a product of two, times `scale`. `rounds` repeat it for blocks of heads,
--- heads and panels, the places in packed and matrix moving on.
+-- A fill writes panel[steps][width]: some columns of a matrix, K step by K step, and zeros behind. The matrix is a sum
+-- of terms, each a given matrix or a product of two, times `scale`. `rounds` repeat it for blocks of heads, heads and
+-- panels; each round moves the places in packed weights and matrix.
 --
 -- Panels of the weights of Q^T are as wide as a tile of it is high; those of Wk, Wv and Wo are whole vectors.
 -- The kinds of stages say what is packed for them.

@@ -9,13 +9,13 @@
 --   items      { first, count }: places from `first` on
 --   grain      places of a task, one if it is missing
 --   queries    (item): the first query of its first place, and how many each place has
---   along      what stages read at its places; neighbouring stages share such an axis
+--   along      a text: what is read along the axis; neighbouring stages with the same text share the axis
 --
 -- `place` has
 --   pointers     of a batch entry (entry_pointers)
 --   lengths      that are read
 --   hb           the number of the head block
---   heads_slot, task_slot   parts of the workspace, for what is projected and for a task
+--   heads_slot, task_slot   parts of the workspace: of projected heads, and of a task
 
 local code = require "emit.code"
 local expr = require "base.expr"

@@ -1,5 +1,4 @@
--- Attention of decode steps (stage/decode.lua) in the place of that with lanes over queries: it makes rows of the
--- context.
+-- Replaces attention with lanes over queries by decode steps (stage/decode.lua), which write the context in rows.
 
 local decode = require "schedule.decode"
 local graph = require "graph.init"

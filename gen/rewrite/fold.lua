@@ -9,10 +9,9 @@
 --            once, when packing; pays where d_model is below 2 dk, with one wide head above all
 --
 -- The least flops win. The terms with bk are the same for all keys of a query, so softmax drops them; each row of P
--- sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is zero, and bv stays.
--- Beside a sink, or where scores are shown, neither holds, and all stays as the formula has it. Behind rope bk is
--- not the same for all keys, and Wq and Wk do not meet. Where heads share keys and values, matrices of one are not
--- merged with those of another, and bv stays as well.
+-- sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is zero, and bv stays. With
+-- a sink, or where scores are an output, neither holds, and the formula is kept. With rope bk differs by key, and Wq
+-- and Wk cannot be multiplied. Where heads share keys and values, their matrices are not merged, and bv stays.
 
 local choices = require "base.choices"
 local graph = require "graph.init"

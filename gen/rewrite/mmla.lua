@@ -1,6 +1,6 @@
--- Products by mmla, where an ISA has an instruction that takes two words of two rows and of two columns: rows of X
--- and of the context lie two by two, weights column by column, both with two words of a sum side by side. All that is
--- projected is then, with lanes over columns; attention has products by lane.
+-- Projections by mmla, where an ISA has it: an instruction multiplies two words of two rows by two words of two
+-- columns. Rows of X and of the context are interleaved in twos, two words at a time. Columns of weights have two words
+-- side by side. All projections then have lanes over columns; attention keeps products by lane.
 
 local choices = require "base.choices"
 local graph = require "graph.init"

@@ -7,10 +7,10 @@
 --   P, V          keys        two rows at a time, as their tiles end
 --   context, Wo   dv          likewise; when packing
 --
--- Keys that are turned become pairs behind that, in place; and so do copies of what is an input or in a cache.
+-- Keys with rope become pairs after it, in place. So do copies of inputs or of rows in a cache.
 --
--- Zeros are behind the last number of an odd dk or dv. Stage key_rows makes words of such keys, with a number and the one
--- that is half a row behind it. Each head of the context begins with a word.
+-- Zeros are behind the last number of an odd dk or dv. Stage key_rows makes words of such keys: a number and the one
+-- half a row behind it. Each head of the context begins with a word.
 
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"

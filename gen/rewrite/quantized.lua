@@ -1,6 +1,6 @@
 -- Operands in int8: rows of X and of the context become integers times a scale of their own before they are multiplied.
--- A word of memory has four or two neighbours of a sum, as rewrite/paired.lua has two. Rows of Q, K, V and Y are
--- float32 again where their tiles end.
+-- A word of memory has four or two neighbours of a sum, as rewrite/paired.lua has two. Epilogues make float32 of the
+-- sums, so Q, K, V and Y are float32.
 
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"

@@ -1,5 +1,5 @@
--- The product of the queries, where its lanes put it: lanes over columns behind keys and values, lanes over queries in
--- attention, which needs X transposed. Merged weights are applied for each head.
+-- Places the query projection by its lanes. With lanes over columns it follows keys and values. With lanes over queries
+-- it is part of attention, and needs X transposed. Merged weights are applied for each head.
 
 local graph = require "graph.init"
 

@@ -1,6 +1,6 @@
 -- Decode steps: few queries that read all of a long cache. With queries in the lanes most lanes would be idle. So lanes
--- are keys in scores and softmax, and columns of V in the context. Rows of both are read as vectors, where the cache or
--- the inputs have them. The code is emit/decode.lua's.
+-- are keys in scores and softmax, and columns of V in the context. Rows of K and V are read as vectors, in place, from
+-- the cache or the inputs. emit/decode.lua records the code.
 
 local choices = require "base.choices"
 local tiles = require "schedule.tiles"

@@ -1,11 +1,11 @@
--- Weights that are fetched while those before them are multiplied:
+-- How weights are prefetched, while those before them are multiplied:
 --
---   panels   a panel serves all rows of X, and each tile of these fetches the whole next panel into the nearest cache:
---            for few queries, whose weights come from far
---   ahead    each tile fetches what it reads itself a little later: for few queries, on a core that does not ask for
---            enough lines by itself; and for weights that are widened, for no core looks far ahead there
---   shares   each tile fetches a share of what is next into the second-level cache: for more queries, which multiply at
---            least as long as the weights take to come, and for few where a core's facts say so
+--   panels   panels are the outer loop; tiles of a panel fetch the whole next panel into the nearest cache. For few
+--            queries, whose weights come from far
+--   ahead    each tile fetches what it reads itself a little later: for few queries, on a core that requests few lines
+--            by itself. Also for weights that are widened, since no core looks far ahead there
+--   shares   each tile fetches a share of what is next into the second-level cache: for more queries, whose products
+--            take at least as long as the weights. For few queries where a core's facts say so
 
 local choices = require "base.choices"
 local expr = require "base.expr"

@@ -1,5 +1,5 @@
--- Groups of queries, whose lanes they are in attention: how many vectors one has, and the tiles of its scores, its
--- context and of products that are applied to it.
+-- Groups of queries, which are the lanes of attention: the vectors of a group, and the tiles of its scores, of its
+-- context and of products applied to it.
 
 local choices = require "base.choices"
 local tiles = require "schedule.tiles"

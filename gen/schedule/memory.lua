@@ -1,7 +1,7 @@
 -- Where everything lies: named sections in spaces. Each space is a list of parts, in this order:
 --
 --   packed      the fingerprint; weights of each block of heads (`head`); those of all heads
---   tables      tables that are apart from packed weights: their fingerprint, then they
+--   tables      with rope_tables=apart: a fingerprint, then the tables
 --   workspace   of a batch entry: matrices with queries in the lanes, group after group; rows of the inputs; for each
 --               block of heads what is projected (`projected`); for each task its own (`task`)
 --   cache       of a batch entry: keys of all blocks of heads, values, scales (`scales`) if it has them; counted in
@@ -15,7 +15,7 @@
 --   rows, starts    with queries in the lanes: rows, and where the groups of each kind begin
 --   exact           the next section begins right behind it
 --   type            if it is not float32 of any value
---   within, column  it has columns of the rows of that section, from `column` on
+--   within, column  it is some columns of the section `within`, from `column` on
 
 local groups = require "schedule.groups"
 local tiles = require "schedule.tiles"

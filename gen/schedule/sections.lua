@@ -1,5 +1,4 @@
--- The sections of the workspace, of packed weights and of tables, by name and shape, as the text of a kernel has them:
--- { name, first, text } each, in their order.
+-- The sections of workspace, packed weights and tables for the text of a kernel: { name, first, text }, in order.
 
 local M = {}
 
