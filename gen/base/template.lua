@@ -1,4 +1,4 @@
--- Templates: text with ${name}, nothing else; ${name[0]} and the like are the shell's.
+-- Templates: texts with ${name}. Other forms, such as ${name[0]}, are left for the shell.
 --
 --   fill(text, values, where)   the text with its values; `where` names the template in errors
 --   file(name, values)          the same for templates/<name>

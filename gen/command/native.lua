@@ -1,4 +1,4 @@
--- The value of `native` on this machine, by key: functions of the values of a config, which may lack keys.
+-- What `native` means on this machine: by key, a function of the config's values, of which some may be missing.
 
 local host = require "host"
 local build = require "command.build"

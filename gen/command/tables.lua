@@ -1,6 +1,6 @@
 -- Tables of rope of a model that are apart from packed weights: which layers have such, and their files.
 --
---   place(layers, given)           a given rope_tables is for those with rope
+--   place(layers, given)           gives the user's rope_tables to layers with rope
 --   choose(layers, given, reconfigured)   takes tables out where they are half of what is packed; reconfigured(layer):
 --                                         a new config
 --   of(entry, sets)                the packers of a kernel's tables, or nil; kernels with the same tables have the same

@@ -1,7 +1,7 @@
 -- The laboratory of `tune`: builds and times in a directory, and keeps what it has measured in log.jsonl.
 --
---   new(dir, args)   a laboratory, with what a search asks (lab/tune.lua), and trace, the paired runs; machine(), what
---                    was measured of it; least, the budget that would have been enough
+--   new(dir, args)   the laboratory that lab/tune.lua asks; besides trace, the paired runs; machine(), its measured
+--                    facts; least, the budget that would have been enough
 --   bug(candidate, what, ...)      prints a bug of mhagen, which the user is asked to report
 --   output_of(words, seconds)      runs a command
 

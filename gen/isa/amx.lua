@@ -1,8 +1,8 @@
 -- AMX: AVX-512 with tile registers. Their products are of pairs of bfloat16 and of signed bytes.
 --
--- A tile has 16 rows of 16 words. C = A B + C takes 16 K steps: words of a row of A, rows of B. The operand of
--- ldtilecfg is a constant, since gcc declares only 8 of its bytes. Compilers do not know that tile loads and stores
--- access memory.
+-- A tile has 16 rows of 16 words. C = A B + C takes 16 K steps: the 16 words of each row of A, and the 16 rows of B.
+-- The operand of ldtilecfg is a constant, since gcc declares only 8 of its bytes. Compilers do not know that tile loads
+-- and stores access memory.
 
 local avx512_bf16 = require "isa.avx512_bf16"
 local extend = require "isa.extend"

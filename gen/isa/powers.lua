@@ -1,8 +1,8 @@
 -- Powers of two as bfloat16, by integers (after Schraudolph, A fast, compact approximation of the exponential
 -- function, 1999).
 --
--- For m 2^e the high half of a float is 128 (e + 127) + 128 (m - 1), nearly 128 (log2 + 127). So a logarithm in
--- fixed point is the number, except for a part that is looked up. It has twice that size, and an average that
+-- For m 2^e the high half of a float is 128 (e + 127) + 128 (m - 1), nearly 128 (log2 + 127). So the integer is a
+-- logarithm in fixed point, but for a correction that is looked up. The op computes twice that integer; an average that
 -- rounds halves it.
 
 local M = {}

@@ -5,9 +5,9 @@
 --   M.texts(cfg, test, sum)  the declaration and the function, for a checksum of all results
 --   M.choosing(cfg, members, by_length, bytes)   the same of a bundle or a ladder
 --
--- All matrices and inputs are parts of one array of numbers, number i being the formula of i in
--- templates/known_answer.c.in: exact in float32. Sums of their products are exact in double, whatever the compiler.
--- Inputs of small types are parts of an array of 16-bit words.
+-- All matrices and inputs are parts of one array. A formula in templates/known_answer.c.in gives number i, exactly in
+-- float32. Sums of their products are exact in double, whatever the compiler. Inputs of small types are parts of an
+-- array of 16-bit words.
 
 local graph = require "graph.init"
 local options = require "options.init"

@@ -1,4 +1,4 @@
--- The attention layers of a model: a list of key=value for each, and the parts of tensors that its weights are.
+-- The attention layers of a model: for each a list of key=value, and the parts of tensors that make its weights.
 
 local families = require "model.families"
 local pack = require "plan.pack"

@@ -1,4 +1,4 @@
--- Weights that another program has quantized: its tensors of integers, scales and zeros become one, NAME.weight.
+-- Weights that another program has quantized: the tensors of integers, scales and zeros are joined as NAME.weight.
 --
 --   M.join(all)                puts joined tensors in the place of those in `all` that they are made of
 --   M.fit(part, tensor, c)     gives a part of a layer such a tensor; c: the fields of quantization_config, or nil
@@ -7,7 +7,7 @@
 --
 --   tensor      of integers, with the shape of the matrix
 --   interleave  numbers of a column that lie side by side in the file
---   scaled      what their scales and zeros are, in parts of other tensors
+--   scaled      the parts of other tensors that have its scales and zeros
 --   title       what a summary says
 --   group       the size of groups whose integers are those of int4, or nil
 

@@ -6,8 +6,8 @@
 --   Split              of the columns, or none: Q, K and V in one
 --   Reshape, Transpose(0, 2, 1, 3)   to heads, of an operator whose Q has four axes
 --
--- That of Y is the same backwards, where nothing else uses Y: Transpose, Reshape, a product, Add. A Reshape may be
--- around Gemm, and Identity before a constant. An operand of other nodes is an input of the kernel.
+-- The projection of Y has the reverse order: Transpose, Reshape, a product, Add. Nothing else may use Y. Gemm may stand
+-- between two Reshapes, and Identity before a constant. Any other operand is an input of the kernel.
 --
 --   :projection(value, by_head)           { x, weight, in_out, all, width, bias, first, count, flat, stride, block } of
 --                                         the columns that make a value, or nil; by_head: heads are an axis of it

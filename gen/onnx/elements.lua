@@ -8,7 +8,7 @@
 --   :source(value)        { from = value, at = function of i } where the elements of a value are some of another one
 --   .leaves               { value = true }: elements that are not followed further back
 --
--- An element that depends on inputs in another way, such as a product of two, is a form of itself alone.
+-- An element that depends on inputs in another way, such as a product of two, is a leaf: a form of itself alone.
 
 local constants = require "onnx.constants"
 local functions = require "onnx.functions"

@@ -1,10 +1,10 @@
--- The values of an ONNX graph that a node of ours reads and writes in the place of a layer, and what their axes are.
+-- The values that our node reads and writes in the place of a layer of an ONNX graph, and their axes.
 --
 --   of(layer) -> ends, or nil and why there is no such node
---     layer   of model/operators.lua
+--     layer   of onnx/operators.lua or onnx/layers.lua
 --     ends    { args = { q, k, v, mask, kv_len, y }: names of values,
 --               axes = { q, k, v, mask, y }: a letter for each axis, mask_hidden,
---               sum: the values that are added up to the mask, where there are several }
+--               sum: the values whose sum is the mask, where there are several }
 --
 -- Letters: b batch, also several of them; s rows; h heads; d a head's width; w the width of all heads; g batch and
 -- heads in one; f batch and rows in one; 1 none. Of a mask b, h, q, k, g and 1.

@@ -22,10 +22,10 @@
 --               columns: features of the matrix from 0, in the order that the kernel has them; of integers also
 --               scales and zeros, a number of each for a column, or with by_row for a row; or block and stride of
 --               gen/onnx/blocks.lua; by: of each column a factor, or nil
---   notes       sentences for the summary: what stays outside, and why
+--   notes       sentences for the summary: what our node does not do, and why
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
---   softmax     the node that is its heart
+--   softmax     its Softmax node
 --   shapes      { value = axes } of all values, with numbers for what is open
 --   extents     { b, h, q, k } of its scores in these
 

@@ -1,7 +1,7 @@
 -- An operand of attention, Q, K or V, in an ONNX graph: the projection that it comes from, and what lies between.
 --
 --   read(find, side) -> operand
---     find    { elements, norms }: of gen/onnx/elements.lua and graph_norms.lua
+--     find    { elements, norms }: of gen/onnx/elements.lua and gen/onnx/norms.lua
 --     side    { value, at(l, row, i) = an index in it, leads, rows, width }; l from 1, the others from 0
 --     operand:
 --       side, base    as above; the value whose elements it has

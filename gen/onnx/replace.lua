@@ -3,7 +3,7 @@
 --   replace(graph, layers)      which nodes and constants go; what stays is told
 --   pieces(swap)                what the new file is made of: texts, and places { at, bytes } of the old one
 --
--- graph: of model/onnx.lua. layer: { name, node, ends = of model/onnx_ends.lua }, for `pieces` also op and source.
+-- graph: of onnx/file.lua. layer: { name, node, ends = of onnx/ends.lua }, for `pieces` also op and source.
 
 local cursor = require "model.cursor"
 local protobuf = require "onnx.protobuf"

@@ -4,7 +4,7 @@
 --   doc         text of the option in a table of the keys
 --   default     the value of a missing key. Instead: same_as, a key with that value; required, with an example;
 --               computed, which says from what. Without any of them it is nil, and formula is its text.
---   near        (values): the value of the formula, or nil; a value that differs only by a rounding is left out
+--   near        (values): the value of the formula, or nil; a given value that rounds to it counts as missing
 --   implied     (values): the value of a missing key that follows from other keys, or nil
 --   also        names of the same option in Hugging Face, PyTorch and others, for messages
 --   akin        names of similar options, for suggestions

@@ -1,6 +1,6 @@
--- Weights that are applied to a group of queries, whose lanes are queries: C[cols][width] = A B + bias, for all heads
--- of a block at once or (per = "head") for each. The weights are packed in tiles as high as those of C. Attention does
--- it; schedule/groups.lua has the tiles.
+-- A product of weights with a group of queries in lanes: C[cols][width] = A B + bias. It is made for all heads of a
+-- block at once or (per = "head") for each. Weights are packed in tiles as high as those of C. It is recorded as part
+-- of attention; schedule/groups.lua has the tiles.
 
 local graph = require "graph.init"
 local product_of = require "emit.product"

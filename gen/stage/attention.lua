@@ -4,7 +4,7 @@
 --                                    group among those of its kind, in_lanes, whether queries become lanes, and build }
 --   how.build(own)                   records what it does; own has K, group, and the functions of Own
 --     p, q                           the parameters, and the queries in lanes
---     rows, seen                     as query_rows has them, and what the first query sees
+--     rows, seen                     the result of query_rows; the keys that the first query sees
 --   M.axes, fills, cycles            as stage/init.lua has them; sections adds what both need
 
 local apply = require "stage.apply"

@@ -1,6 +1,5 @@
--- Rows of keys or values put into a cache of a smaller type, behind those that are there: from float32 as they were
--- made, or from an input. int8 has a scale for each row of a head, the largest magnitude over 127. A row with NaN or
--- Inf has the scale NaN.
+-- Appends rows of keys or values to a cache of a smaller type, from float32 results or from an input. int8 has a scale
+-- for each row of a head, the largest magnitude over 127. A row with NaN or Inf has the scale NaN.
 
 local graph = require "graph.init"
 local project = require "stage.project"

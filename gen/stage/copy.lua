@@ -1,6 +1,6 @@
--- Keys or values that lie as others have them, as inputs or in a cache, copied for a block of heads: behind a mask
--- tiles of keys may touch more rows than there are, and keys may be turned. Rows that lie far apart may share too few
--- sets of the nearest cache. Else attention reads them where they are. And inputs that a cache keeps.
+-- Copies keys or values of a block of heads out of inputs or a cache, for one of three reasons. Behind a mask, tiles
+-- may touch rows past the last one. Keys may need rope. Rows far from each other may share too few sets of the nearest
+-- cache. Otherwise attention reads them in place. Inputs are also copied into a cache.
 
 local choices = require "base.choices"
 local expr = require "base.expr"

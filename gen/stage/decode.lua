@@ -1,5 +1,5 @@
--- Attention of decode steps: few queries that read all of a long cache. Keys are in the lanes of scores, and columns of
--- V in those of the context (schedule/decode.lua); the code of a query is emit/decode.lua's.
+-- Attention of decode steps: few queries that read all of a long cache. Lanes are keys in the scores, and columns of V
+-- in the context (schedule/decode.lua). emit/decode.lua records the code of a query.
 
 local attention = require "stage.attention"
 local decode = require "emit.decode"

@@ -1,7 +1,6 @@
 -- Projections that read the same rows as one product. Its matrix is [Wq Wk Wv] of a block of heads, or [Wk Wv] where
--- the lanes of the query projection are queries. Few columns then share vectors whose lanes each alone would leave
--- idle. What is projected stays a tensor of its own (part.lua), whose rows are columns of the product's. A tile of rows
--- is a task.
+-- the lanes of the query projection are queries. Few columns then share vectors, in which each alone would leave lanes
+-- idle. Q, K and V stay tensors (part.lua): columns of the product's rows. A tile of rows is a task.
 
 local choices = require "base.choices"
 local fetch = require "schedule.fetch"

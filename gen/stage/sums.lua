@@ -1,5 +1,4 @@
--- The sums of the quadrants of X, where projections are made of quadrants (quadrants.lua), for some of their
--- rows: S1 S2 above S3 S4.
+-- The sums of quadrants of X that Strassen's algorithm multiplies (quadrants.lua), for some rows: S1 S2 above S3 S4.
 
 local tiles = require "schedule.tiles"
 

@@ -10,7 +10,7 @@
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
 --   place   a named pointer
 --   buffer  a named array of so many floats, aligned to a line of the cache
---   fence   what a buffer has is in memory there: compilers would keep it in registers, of which there are too few
+--   fence   stores of a buffer end there: else compilers would keep its values in registers, and spill others
 --   note    a comment; scope: braces of C
 --   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only tape/roll.lua makes
 --           them, and loops that start at `first`

@@ -8,9 +8,9 @@
 --   acc_r1 = fmadd(a_r1, b, acc_r1);              acc[r] = fmadd(a_r, b, acc[r]);
 --   ..                                          }
 --
--- Numbers in the name of a value are its coordinates. An item is a statement, or a loop that was made of some; what
--- may move in it, coordinates, offsets of pointers and integers, are its fields, expressions in the order of the
--- text. All else is its shape: items of one shape differ in the constants of their fields alone.
+-- Numbers in the name of a value are its coordinates. An item is a statement, or a loop made of statements. Its fields
+-- are what may move: coordinates, offsets of pointers, integers. They are expressions in the order of the text. All
+-- else is its shape: items of one shape differ only in the constants of their fields.
 
 local arrays = require "tape.arrays"
 local expr = require "base.expr"

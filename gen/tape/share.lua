@@ -1,4 +1,4 @@
--- Sections of functions that several have are written once, as functions that the compiler puts back in their places.
+-- Sections that several functions share are written once, as functions that the compiler inlines.
 --
 --   share(functions, bodies, by)   bodies: by function, its nodes as they are printed; sections that are equal but for
 --                                  their names become calls there. by: lines(nodes, indent) and ctype(value) of the
