@@ -295,7 +295,7 @@ function M.rows(K, product, group, of)
       K:chunks(product.chunks, function(mode, k0, steps)
         whole_tile(K, {
           name = ("%s_%dx%s"):format(of.label, run.size, group.name),
-          text = ("%d rows for a group of queries"):format(run.size),
+          text = ("A tile of %d rows and the queries of a group"):format(run.size),
           rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
           a = { p = of.weights:at(row * product.steps + k0 * run.size), row = 1, k_stride = run.size },
           b = { p = of.b:at(k0 * group.width), k_stride = group.width, scheme = K.plan.applying.scheme },

@@ -23,7 +23,7 @@ function M.emit(t)
   local w, rows = t.isa.full, {}
   local params = { { kind = "const float *", name = "in" }, { kind = "float *", name = "out" } }
   t:define({ name = "self_test", params = params, keep = true, attr = "NOINLINE",
-             doc = "What flags that change arithmetic change first." }, function()
+             doc = "Results that unsafe compiler flags would change." }, function()
     local given = {}
     for i, x in ipairs(M.inputs) do
       given[x] = t:op("dup", w, ("given_i%d"):format(i - 1), tape.pointer("in", i - 1))
@@ -35,9 +35,9 @@ function M.emit(t)
     end
     local function equal(result, x) must(result, around(x, 0)) end
     local root, less = given[1 + 2.0 ^ -12], given[-(1 + 2.0 ^ -11)]
-    t:note("a product and a sum are rounded each")
+    t:note("a product is rounded, then a sum")
     equal(op("add", "rounded", op("mul", "square", root, root), less), 0.0)
-    t:note(t.isa.fused and "but not here" or "here too") -- of other numbers: a product of two uses is not contracted
+    t:note(t.isa.fused and "fused: both are rounded once" or "here too") -- of other numbers: a product of two uses is not contracted
     local own, rest = given[1 + 3 * 2.0 ^ -12], given[-(1 + 3 * 2.0 ^ -11 + 2.0 ^ -21)]
     equal(op("fma", "fused", own, own, rest), t.isa.fused and 2.0 ^ -24 or 0.0)
     t:note("sums are in this order, and in float32")

@@ -63,7 +63,7 @@ M.passes = {
             doc = "Weights of all keys with a known maximum." },
   -- The weights of `next`, but where m rises; or those of `first`, where m is known.
   steady = { word = "_steady", from_m = true, weighs = true, adds = true, ahead = true, lifts = true,
-             doc = "The same for scores that may be far above the maximum, which rises then." },
+             doc = "The same; where scores are far above the maximum, it rises." },
   shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
   maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }

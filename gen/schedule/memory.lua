@@ -88,7 +88,7 @@ function M.lay(plan, sections_of)
     memory:add(space, { name = name, doc = doc, count = plan.head_blocks * count * memory[name].total })
   end
   add_fingerprint(memory, "packed", outer.packed, memory.head.total)
-  add_spaces("packed", "head", "weights of the blocks of heads", 1)
+  add_spaces("packed", "head", "weights of each block of heads", 1)
   add_all("packed", outer.packed)
   add_fingerprint(memory, "tables", outer.tables, 0)
   add_all("tables", outer.tables)
@@ -96,7 +96,7 @@ function M.lay(plan, sections_of)
   add_all("entry", outer.lanes)
   add_all("entry", outer.entry)
   add_spaces("entry", "projected", "what is projected", 1)
-  add_spaces("entry", "task", "what tasks have", plan.attend_tasks)
+  add_spaces("entry", "task", "scratch of each task", plan.attend_tasks)
   return memory
 end
 

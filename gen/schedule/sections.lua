@@ -15,7 +15,7 @@ local function shape(plan, section)
       local width = tostring(group.width)
       if widths[#widths] ~= width then widths[#widths + 1] = width end
     end
-    return ("[%d][%s] a group"):format(section.rows, table.concat(widths, " or "))
+    return ("[%d][%s] for each group"):format(section.rows, table.concat(widths, " or "))
   end
   if not section.cols then return ("[%d], %s"):format(section.count, section.doc) end
   if section.each then

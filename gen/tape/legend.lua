@@ -37,7 +37,7 @@ M.parts = {
   { function(node) return node.dst and node.dst.name:find("_s%d+$") end,
     "<word>_s<chain>", "one of several sums, which are added in the end" },
   { function(node) return node.kind == "op" and node.op.name == "fma_lane" end,
-    "<word>..[<lane>]", "a number of a vector, in GNU C: intrinsics take constants alone" },
+    "<word>..[<lane>]", "a lane of a vector, by GNU C: lane intrinsics take only constants" },
 }
 
 local function explained(name)

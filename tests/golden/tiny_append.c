@@ -19,8 +19,8 @@
  *             projected keys 32; values 32
  *             task      q 64; q_rows 8; weights 192; sums 32; o_sums 32
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -115,8 +115,8 @@ mhagen_status tiny_append_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_append_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_append_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -132,7 +132,7 @@ mhagen_status tiny_append_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -266,7 +266,7 @@ static NOINLINE void append_keys(const float *x, int8_t *out, float *scales) {
   }
 }
 
-/* 2 rows for a group of queries, 3 K steps. */
+/* A tile of 2 rows and the queries of a group, 3 K steps. */
 static NOINLINE void query_2x1of8_k3(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
   __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
@@ -509,14 +509,14 @@ static NOINLINE void output_1x1of8_3(const float *panel, const float *bias, cons
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 144; /* [16], Wo */
   const float *const bo = (const float *)args->packed + 160; /* [8], bias */
-  float *const xt = (float *)args->workspace; /* [3][8] a group */
+  float *const xt = (float *)args->workspace; /* [3][8] for each group */
   float *const context = (float *)args->workspace + 32; /* [1][2] */
   float *const keys = (float *)args->workspace + 48; /* [1][8] */
   float *const values = (float *)args->workspace + 64; /* [1][8] */
-  float *const task = (float *)args->workspace + 80; /* what tasks have */
+  float *const task = (float *)args->workspace + 80; /* scratch of each task */
   int8_t *const cached_keys = (int8_t *)args->cache + 256 * b; /* [1][9][2] */
   int8_t *const cached_values = (int8_t *)args->cache + 256 * b + 64; /* [1][9][2] */
   float *const keys_scales = (float *)args->cache + 64 * b + 32; /* [1][1][9] */
@@ -543,12 +543,12 @@ static void run_all(const mhagen_args *args) {
 
 static void task_transpose(const mhagen_args *args, int index) {
   (void)index;
-  float *const xt = (float *)args->workspace; /* [3][8] a group */
+  float *const xt = (float *)args->workspace; /* [3][8] for each group */
   transpose_1of8(args->q, xt);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const keys = (float *)args->workspace + 48; /* [1][8] */
   float *const values = (float *)args->workspace + 64; /* [1][8] */
   if (index < 1) {
@@ -575,10 +575,10 @@ static void task_cache_append(const mhagen_args *args, int index) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
-  float *const xt = (float *)args->workspace; /* [3][8] a group */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
+  float *const xt = (float *)args->workspace; /* [3][8] for each group */
   float *const context = (float *)args->workspace + 32; /* [1][2] */
-  float *const task = (float *)args->workspace + 80; /* what tasks have */
+  float *const task = (float *)args->workspace + 80; /* scratch of each task */
   int8_t *const cached_keys = (int8_t *)args->cache; /* [1][9][2] */
   int8_t *const cached_values = (int8_t *)args->cache + 64; /* [1][9][2] */
   float *const keys_scales = (float *)args->cache + 32; /* [1][1][9] */
@@ -596,15 +596,15 @@ static void task_output(const mhagen_args *args, int index) {
   output_1x1of8_3(wo, bo, context, args->y);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */

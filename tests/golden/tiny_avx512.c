@@ -15,8 +15,8 @@
  *             projected keys 320; values 320
  *             task      q 512; weights 320; stats 640; steady 64
  *   registers sums and operands of a K step take at most 10 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -111,8 +111,8 @@ mhagen_status tiny_avx512_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_avx512_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_avx512_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -128,7 +128,7 @@ mhagen_status tiny_avx512_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -154,7 +154,7 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -248,7 +248,7 @@ static NOINLINE void project_values(const float *x, const float *w, float *out, 
   }
 }
 
-/* 8 rows for a group of queries, 8 K steps. */
+/* A tile of 8 rows and the queries of a group, 8 K steps. */
 static NOINLINE void query_8x5of16_k8(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_c0[8];
   UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
@@ -452,7 +452,7 @@ static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_5of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o, ptrdiff_t finish) {
   {
@@ -580,14 +580,14 @@ static NOINLINE void output_1x5of16_8(const float *panel, const float *bias, con
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 368; /* [128], Wo */
   const float *const bo = (const float *)args->packed + 496; /* [16], bias */
-  float *const xt = (float *)args->workspace; /* [8][16] a group */
-  float *const context = (float *)args->workspace + 128; /* [8][16] a group */
+  float *const xt = (float *)args->workspace; /* [8][16] for each group */
+  float *const context = (float *)args->workspace + 128; /* [8][16] for each group */
   float *const keys = (float *)args->workspace + 256; /* [5][16] */
   float *const values = (float *)args->workspace + 336; /* [5][16] */
-  float *const task = (float *)args->workspace + 416; /* what tasks have */
+  float *const task = (float *)args->workspace + 416; /* scratch of each task */
   const ptrdiff_t len = args->kv_len[b];
   {
     const __m512 calm = _mm512_setzero_ps();
@@ -610,12 +610,12 @@ static void run_all(const mhagen_args *args) {
 
 static void task_transpose(const mhagen_args *args, int index) {
   (void)index;
-  float *const xt = (float *)args->workspace; /* [8][16] a group */
+  float *const xt = (float *)args->workspace; /* [8][16] for each group */
   transpose_5of16(args->q, xt);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const keys = (float *)args->workspace + 256; /* [5][16] */
   float *const values = (float *)args->workspace + 336; /* [5][16] */
   const ptrdiff_t len = args->kv_len[0];
@@ -628,12 +628,12 @@ static void task_keys_values(const mhagen_args *args, int index) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
-  float *const xt = (float *)args->workspace; /* [8][16] a group */
-  float *const context = (float *)args->workspace + 128; /* [8][16] a group */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
+  float *const xt = (float *)args->workspace; /* [8][16] for each group */
+  float *const context = (float *)args->workspace + 128; /* [8][16] for each group */
   float *const keys = (float *)args->workspace + 256; /* [5][16] */
   float *const values = (float *)args->workspace + 336; /* [5][16] */
-  float *const task = (float *)args->workspace + 416; /* what tasks have */
+  float *const task = (float *)args->workspace + 416; /* scratch of each task */
   const ptrdiff_t len = args->kv_len[0];
   {
     const __m512 calm = _mm512_setzero_ps();
@@ -646,7 +646,7 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 368; /* [128], Wo */
   const float *const bo = (const float *)args->packed + 496; /* [16], bias */
-  float *const context = (float *)args->workspace + 128; /* [8][16] a group */
+  float *const context = (float *)args->workspace + 128; /* [8][16] for each group */
   output_1x5of16_8(wo, bo, context, args->y);
 }
 
@@ -671,15 +671,15 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   return result;
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */

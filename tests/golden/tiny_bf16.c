@@ -19,8 +19,8 @@
  *             projected queries 24
  *             task      q 24; weights 16; stats 80; steady 4
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -115,8 +115,8 @@ mhagen_status tiny_bf16_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_bf16_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_bf16_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -132,7 +132,7 @@ mhagen_status tiny_bf16_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -163,7 +163,7 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
-/* Rows of the statistics of a group of queries: 2 floats, one a query. */
+/* Statistics of a group of queries: rows of 2 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 2 }; /* the sum of the weights */
 enum { TEST = 4 }; /* 0, or NaN where a result is not finite */
@@ -408,7 +408,7 @@ static NOINLINE void scores_known_2x2(const float *k, const float *q, float *sta
   }
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   {
@@ -511,13 +511,13 @@ static NOINLINE void output_1x2_3(const float *panel, const float *bias, const f
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 48; /* [9], Wo */
   const float *const bo = (const float *)args->packed + 64; /* [3], bias */
-  float *const context = (float *)args->workspace; /* [3][2] a group */
+  float *const context = (float *)args->workspace; /* [3][2] for each group */
   float *const rounded_q = (float *)args->workspace + 16; /* [2][3] */
   float *const queries = (float *)args->workspace + 32; /* [2][3] */
-  float *const task = (float *)args->workspace + 48; /* what tasks have */
+  float *const task = (float *)args->workspace + 48; /* scratch of each task */
   {
     const float calm = 0.0f;
     ((float *)args->workspace)[112] = calm;
@@ -544,7 +544,7 @@ static void task_round(const mhagen_args *args, int index) {
 
 static void task_keys_values(const mhagen_args *args, int index) {
   (void)index;
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const rounded_q = (float *)args->workspace + 16; /* [2][3] */
   float *const queries = (float *)args->workspace + 32; /* [2][3] */
   project_queries(rounded_q, head, queries, head + 16);
@@ -552,9 +552,9 @@ static void task_keys_values(const mhagen_args *args, int index) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  float *const context = (float *)args->workspace; /* [3][2] a group */
+  float *const context = (float *)args->workspace; /* [3][2] for each group */
   float *const queries = (float *)args->workspace + 32; /* [2][3] */
-  float *const task = (float *)args->workspace + 48; /* what tasks have */
+  float *const task = (float *)args->workspace + 48; /* scratch of each task */
   {
     const float calm = 0.0f;
     ((float *)args->workspace)[112] = calm;
@@ -566,15 +566,15 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 48; /* [9], Wo */
   const float *const bo = (const float *)args->packed + 64; /* [3], bias */
-  float *const context = (float *)args->workspace; /* [3][2] a group */
+  float *const context = (float *)args->workspace; /* [3][2] for each group */
   output_1x2_3(wo, bo, context, args->y);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   float given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = in[i];
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const float square = given[4] * given[4];
   const float rounded = square + given[5];
   out[0] = rounded;

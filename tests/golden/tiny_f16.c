@@ -17,8 +17,8 @@
  *   bytes     entry     xt 96; context 96; rounded_q 24; task 576
  *             task      kq 96; weights 64; stats 320; steady 32
  *   registers sums and operands of a K step take at most 6 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -113,8 +113,8 @@ mhagen_status tiny_f16_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_f16_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_f16_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -130,7 +130,7 @@ mhagen_status tiny_f16_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -148,7 +148,7 @@ mhagen_status tiny_f16_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
-/* Rows of the statistics of a group of queries: 8 floats, one a query. */
+/* Statistics of a group of queries: rows of 8 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
@@ -198,7 +198,7 @@ static NOINLINE void transpose_2of8(const float *x, float *xt) {
   }
 }
 
-/* 3 rows for a group of queries, 3 K steps. */
+/* A tile of 3 rows and the queries of a group, 3 K steps. */
 static NOINLINE void key_query_3x2of8_k3(const float *a, const float *b, const float *bias,
     float *c) {
   __m256 acc_c0[3];
@@ -372,7 +372,7 @@ static NOINLINE void scores_known_2x2of8(const float *k, const float *q, float *
   _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -462,13 +462,13 @@ static NOINLINE void output_1x2of8_3(const float *panel, const float *bias, cons
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 48; /* [24], Wo */
   const float *const bo = (const float *)args->packed + 80; /* [8], bias */
-  float *const xt = (float *)args->workspace; /* [3][8] a group */
-  float *const context = (float *)args->workspace + 32; /* [3][8] a group */
+  float *const xt = (float *)args->workspace; /* [3][8] for each group */
+  float *const context = (float *)args->workspace + 32; /* [3][8] for each group */
   float *const rounded_q = (float *)args->workspace + 64; /* [2][3] */
-  float *const task = (float *)args->workspace + 80; /* what tasks have */
+  float *const task = (float *)args->workspace + 80; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 208, calm);
@@ -495,17 +495,17 @@ static void task_round(const mhagen_args *args, int index) {
 
 static void task_transpose(const mhagen_args *args, int index) {
   (void)index;
-  float *const xt = (float *)args->workspace; /* [3][8] a group */
+  float *const xt = (float *)args->workspace; /* [3][8] for each group */
   float *const rounded_q = (float *)args->workspace + 64; /* [2][3] */
   transpose_2of8(rounded_q, xt);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
-  float *const xt = (float *)args->workspace; /* [3][8] a group */
-  float *const context = (float *)args->workspace + 32; /* [3][8] a group */
-  float *const task = (float *)args->workspace + 80; /* what tasks have */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
+  float *const xt = (float *)args->workspace; /* [3][8] for each group */
+  float *const context = (float *)args->workspace + 32; /* [3][8] for each group */
+  float *const task = (float *)args->workspace + 80; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 208, calm);
@@ -517,19 +517,19 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 48; /* [24], Wo */
   const float *const bo = (const float *)args->packed + 80; /* [8], bias */
-  float *const context = (float *)args->workspace + 32; /* [3][8] a group */
+  float *const context = (float *)args->workspace + 32; /* [3][8] for each group */
   output_1x2of8_3(wo, bo, context, args->y);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */

@@ -16,7 +16,7 @@
  *             projected qkv 192
  *             task      q 128; weights 192; stats 640; steady 64
  *   registers sums and operands of a K step take at most 5 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -108,8 +108,8 @@ mhagen_status tiny_full_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_full_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_full_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -125,7 +125,7 @@ mhagen_status tiny_full_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
@@ -145,7 +145,7 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -255,7 +255,7 @@ static NOINLINE void context_2x3of16_k3_final(const float *v, const float *p, fl
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -564,7 +564,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   return result;
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   const __m512 given_i0 = _mm512_set1_ps(in[0]);
   const __m512 given_i1 = _mm512_set1_ps(in[1]);
@@ -581,11 +581,11 @@ static NOINLINE void self_test(const float *in, float *out) {
   const __m512 given_i12 = _mm512_set1_ps(in[12]);
   const __m512 given_i13 = _mm512_set1_ps(in[13]);
   const __m512 given_i14 = _mm512_set1_ps(in[14]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given_i4, given_i4);
   const __m512 rounded = _mm512_add_ps(square, given_i5);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given_i13, given_i13, given_i14);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */

@@ -19,8 +19,8 @@
  *             projected values 192
  *             task      q 128; weights 192; stats 640; steady 64; head_context 128
  *   registers sums and operands of a K step take at most 5 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -108,8 +108,8 @@ mhagen_status tiny_halves_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_halves_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_halves_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -125,7 +125,7 @@ mhagen_status tiny_halves_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -154,7 +154,7 @@ static inline __m512 root16(__m512 a) {
 /* Two numbers of half precision, or two such sums; the first one is the low half. */
 typedef float f16_pair;
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -539,7 +539,7 @@ static NOINLINE void scores_known_3x1of16(const float *k, const float *q, float 
   _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_1of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -632,10 +632,10 @@ static NOINLINE void attend_1of16(const float *keys, const float *values, float 
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const pairs_v = (float *)args->workspace; /* [3][72] */
   float *const values = (float *)args->workspace + 224; /* [3][16] */
-  float *const task = (float *)args->workspace + 272; /* what tasks have */
+  float *const task = (float *)args->workspace + 272; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 512, calm);
@@ -660,7 +660,7 @@ static void task_narrow(const mhagen_args *args, int index) {
 
 static void task_keys_values(const mhagen_args *args, int index) {
   (void)index;
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const pairs_v = (float *)args->workspace; /* [3][72] */
   float *const values = (float *)args->workspace + 224; /* [3][16] */
   project_values(pairs_v, head, values, head + 1040);
@@ -669,7 +669,7 @@ static void task_keys_values(const mhagen_args *args, int index) {
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
   float *const values = (float *)args->workspace + 224; /* [3][16] */
-  float *const task = (float *)args->workspace + 272; /* what tasks have */
+  float *const task = (float *)args->workspace + 272; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 512, calm);
@@ -698,15 +698,15 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   return result;
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */

@@ -19,8 +19,8 @@
  *             projected values 48; keys 80
  *             task      q 32; weights 48; stats 160; steady 16; head_context 32
  *   registers sums and operands of a K step take at most 7 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -111,8 +111,8 @@ mhagen_status tiny_i8mm_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_i8mm_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_i8mm_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -128,7 +128,7 @@ mhagen_status tiny_i8mm_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -149,7 +149,7 @@ typedef float bf16_pair;
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
 
-/* Rows of the statistics of a group of queries: 4 floats, one a query. */
+/* Statistics of a group of queries: rows of 4 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 4 }; /* the sum of the weights */
 enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
@@ -639,7 +639,7 @@ static NOINLINE void scores_known_5x1of4(const bf16_pair *k, const bf16_pair *q,
   vst1q_f32(stats + SUM, sum_c0_4_0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_1of4(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, float *o) {
   {
@@ -724,12 +724,12 @@ static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values,
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const words_v = (float *)args->workspace; /* [6][8] */
   float *const scales_v = (float *)args->workspace + 48; /* [5], scales of their rows */
   float *const values = (float *)args->workspace + 64; /* [3][4] */
   float *const keys = (float *)args->workspace + 80; /* [5][4] */
-  float *const task = (float *)args->workspace + 112; /* what tasks have */
+  float *const task = (float *)args->workspace + 112; /* scratch of each task */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
     vst1q_f32((float *)args->workspace + 192, calm);
@@ -755,7 +755,7 @@ static void task_quantize(const mhagen_args *args, int index) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const words_v = (float *)args->workspace; /* [6][8] */
   float *const scales_v = (float *)args->workspace + 48; /* [5], scales of their rows */
   float *const values = (float *)args->workspace + 64; /* [3][4] */
@@ -771,7 +771,7 @@ static void task_attend(const mhagen_args *args, int index) {
   (void)index;
   float *const values = (float *)args->workspace + 64; /* [3][4] */
   float *const keys = (float *)args->workspace + 80; /* [5][4] */
-  float *const task = (float *)args->workspace + 112; /* what tasks have */
+  float *const task = (float *)args->workspace + 112; /* scratch of each task */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
     vst1q_f32((float *)args->workspace + 192, calm);
@@ -779,15 +779,15 @@ static void task_attend(const mhagen_args *args, int index) {
   attend_1of4(keys, values, task, args->q, args->y);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   float32x4_t given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = vdupq_n_f32(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const float32x4_t square = vmulq_f32(given[4], given[4]);
   const float32x4_t rounded = vaddq_f32(square, given[5]);
   vst1q_f32(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const float32x4_t fused = vfmaq_f32(given[14], given[13], given[13]);
   vst1q_f32(out + 4, fused);
   /* sums are in this order, and in float32 */

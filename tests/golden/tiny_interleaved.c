@@ -20,8 +20,8 @@
  *             task      q 256; q_pairs 1,024; weights 2,048; stats 640; steady 64;
  *                       head_context 256
  *   registers sums and operands of a K step take at most 10 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -117,8 +117,8 @@ mhagen_status tiny_interleaved_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_interleaved_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_interleaved_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -134,7 +134,7 @@ mhagen_status tiny_interleaved_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -163,7 +163,7 @@ static inline __m512 root16(__m512 a) {
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -559,7 +559,7 @@ static NOINLINE void value_rows_1(const bf16_pair *v, bf16_pair *rows) {
   }
 }
 
-/* 4 rows for a group of queries, 12 K steps. */
+/* A tile of 4 rows and the queries of a group, 12 K steps. */
 static NOINLINE void query_4x2of16_k12(const bf16_pair *a, const bf16_pair *b, const float *bias,
     float *c) {
   __m512 acc_c0[4][2];
@@ -580,7 +580,7 @@ static NOINLINE void query_4x2of16_k12(const bf16_pair *a, const bf16_pair *b, c
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) _mm512_storeu_ps(c + 16 * r, acc_c0[r][0]);
 }
 
-/* 4 rows for a group of queries, 5 K steps, added to what is there. */
+/* A tile of 4 rows and the queries of a group, 5 K steps, added to what is there. */
 static NOINLINE void query_4x2of16_k5_add(const bf16_pair *a, const bf16_pair *b, float *c) {
   __m512 acc_c0[4];
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm512_setzero_ps();
@@ -804,7 +804,7 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
   }
 }
 
-/* The same for scores that may be far above the maximum, which rises then. */
+/* The same; where scores are far above the maximum, it rises. */
 static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k,
     const bf16_pair *q, float *stats, bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
@@ -888,7 +888,7 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
   _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
-/* The same for scores that may be far above the maximum, which rises then. */
+/* The same; where scores are far above the maximum, it rises. */
 static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16_pair *p,
     bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   __m512 acc_c0[32], sum_c0[16];
@@ -977,7 +977,7 @@ static NOINLINE void products_2x2of16(const bf16_pair *k, const bf16_pair *q, fl
   tile_store(C00, sums, 16);
 }
 
-/* The same for scores that may be far above the maximum, which rises then. */
+/* The same; where scores are far above the maximum, it rises. */
 static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_pair *p,
     bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   const __m512 zero_c0 = _mm512_setzero_ps();
@@ -1118,7 +1118,7 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
   _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, float *o) {
   {
@@ -1259,8 +1259,8 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
-  float *const xt = (float *)args->workspace; /* [17][16] a group */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
+  float *const xt = (float *)args->workspace; /* [17][16] for each group */
   float *const pairs_q = (float *)args->workspace + 272; /* [34][16] */
   float *const pairs_k = (float *)args->workspace + 816; /* [98][16] */
   float *const pairs_v = (float *)args->workspace + 2384; /* [98][16] */
@@ -1268,7 +1268,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const values = (float *)args->workspace + 4352; /* [17][16] */
   float *const key_rows = (float *)args->workspace + 4624; /* [79][16] */
   float *const value_rows = (float *)args->workspace + 5888; /* [38][16] */
-  float *const task = (float *)args->workspace + 6496; /* what tasks have */
+  float *const task = (float *)args->workspace + 6496; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 7488, calm);
@@ -1315,7 +1315,7 @@ static void task_narrow(const mhagen_args *args, int index) {
 static void task_transpose(const mhagen_args *args, int index) {
   (void)index;
   tiles_on();
-  float *const xt = (float *)args->workspace; /* [17][16] a group */
+  float *const xt = (float *)args->workspace; /* [17][16] for each group */
   float *const pairs_q = (float *)args->workspace + 272; /* [34][16] */
   transpose_2of16(pairs_q, xt);
   _tile_release();
@@ -1323,7 +1323,7 @@ static void task_transpose(const mhagen_args *args, int index) {
 
 static void task_keys_values(const mhagen_args *args, int index) {
   tiles_on();
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const pairs_k = (float *)args->workspace + 816; /* [98][16] */
   float *const pairs_v = (float *)args->workspace + 2384; /* [98][16] */
   float *const keys = (float *)args->workspace + 3952; /* [49][8] */
@@ -1360,11 +1360,11 @@ static void task_value_rows(const mhagen_args *args, int index) {
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
   tiles_on();
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
-  float *const xt = (float *)args->workspace; /* [17][16] a group */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
+  float *const xt = (float *)args->workspace; /* [17][16] for each group */
   float *const key_rows = (float *)args->workspace + 4624; /* [79][16] */
   float *const value_rows = (float *)args->workspace + 5888; /* [38][16] */
-  float *const task = (float *)args->workspace + 6496; /* what tasks have */
+  float *const task = (float *)args->workspace + 6496; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 7488, calm);
@@ -1373,15 +1373,15 @@ static void task_attend(const mhagen_args *args, int index) {
   _tile_release();
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */

@@ -17,8 +17,8 @@
  *             projected qkv 256
  *             task      q 192; weights 256; stats 640; steady 64
  *   registers sums and operands of a K step take at most 6 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -111,8 +111,8 @@ mhagen_status tiny_joint_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_joint_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_joint_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -128,7 +128,7 @@ mhagen_status tiny_joint_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -154,7 +154,7 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -425,7 +425,7 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   }
 }
 
-/* The same for scores that may be far above the maximum, which rises then. */
+/* The same; where scores are far above the maximum, it rises. */
 static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   __m256 s_c0[2], sum_c0[2];
@@ -499,7 +499,7 @@ static NOINLINE void context_1x3of16_k4_final_masked(const float *v, const float
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -640,12 +640,12 @@ static NOINLINE void output_1x3of16_4(const float *panel, const float *bias, con
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 96; /* [48], Wo */
   const float *const bo = (const float *)args->packed + 144; /* [16], bias */
-  float *const context = (float *)args->workspace; /* [3][16] a group */
+  float *const context = (float *)args->workspace; /* [3][16] for each group */
   float *const qkv = (float *)args->workspace + 48; /* [4][16] */
-  float *const task = (float *)args->workspace + 112; /* what tasks have */
+  float *const task = (float *)args->workspace + 112; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 384, calm);
@@ -664,7 +664,7 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const qkv = (float *)args->workspace + 48; /* [4][16] */
   if (index < 1) {
     project_qkv_3(args->q, head, qkv, head + 64);
@@ -675,9 +675,9 @@ static void task_keys_values(const mhagen_args *args, int index) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  float *const context = (float *)args->workspace; /* [3][16] a group */
+  float *const context = (float *)args->workspace; /* [3][16] for each group */
   float *const qkv = (float *)args->workspace + 48; /* [4][16] */
-  float *const task = (float *)args->workspace + 112; /* what tasks have */
+  float *const task = (float *)args->workspace + 112; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 384, calm);
@@ -689,7 +689,7 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 96; /* [48], Wo */
   const float *const bo = (const float *)args->packed + 144; /* [16], bias */
-  float *const context = (float *)args->workspace; /* [3][16] a group */
+  float *const context = (float *)args->workspace; /* [3][16] for each group */
   output_1x3of16_4(wo, bo, context, args->y);
 }
 
@@ -714,15 +714,15 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   return result;
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */

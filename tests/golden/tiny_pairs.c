@@ -19,8 +19,8 @@
  *             projected keys 160; values 192
  *             task      q 256; weights 192; stats 640; steady 64; head_context 256
  *   registers sums and operands of a K step take at most 7 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -116,8 +116,8 @@ mhagen_status tiny_pairs_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_pairs_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_pairs_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -133,7 +133,7 @@ mhagen_status tiny_pairs_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -162,7 +162,7 @@ static inline __m512 root16(__m512 a) {
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -311,7 +311,7 @@ static NOINLINE void project_values(const bf16_pair *x, const bf16_pair *w, bf16
   values_1x8_k3(x + 32, w, out + 32);
 }
 
-/* 4 rows for a group of queries, 3 K steps. */
+/* A tile of 4 rows and the queries of a group, 3 K steps. */
 static NOINLINE void query_4x3of16_k3(const bf16_pair *a, const bf16_pair *b, const float *bias,
     float *c) {
   __m256 acc_c0[4];
@@ -591,7 +591,7 @@ static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const b
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
@@ -710,17 +710,17 @@ static NOINLINE void output_1x3of16_5(const bf16_pair *panel, const float *bias,
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 144; /* [64], Wo */
   const float *const bo = (const float *)args->packed + 208; /* [16], bias */
-  float *const xt = (float *)args->workspace; /* [3][16] a group */
-  float *const context = (float *)args->workspace + 48; /* [4][16] a group */
+  float *const xt = (float *)args->workspace; /* [3][16] for each group */
+  float *const context = (float *)args->workspace + 48; /* [4][16] for each group */
   float *const pairs_q = (float *)args->workspace + 112; /* [3][8] */
   float *const pairs_k = (float *)args->workspace + 144; /* [5][8] */
   float *const pairs_v = (float *)args->workspace + 192; /* [5][8] */
   float *const keys = (float *)args->workspace + 240; /* [5][8] */
   float *const values = (float *)args->workspace + 288; /* [3][16] */
-  float *const task = (float *)args->workspace + 336; /* what tasks have */
+  float *const task = (float *)args->workspace + 336; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 608, calm);
@@ -759,13 +759,13 @@ static void task_narrow(const mhagen_args *args, int index) {
 
 static void task_transpose(const mhagen_args *args, int index) {
   (void)index;
-  float *const xt = (float *)args->workspace; /* [3][16] a group */
+  float *const xt = (float *)args->workspace; /* [3][16] for each group */
   float *const pairs_q = (float *)args->workspace + 112; /* [3][8] */
   transpose_3of16(pairs_q, xt);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const pairs_k = (float *)args->workspace + 144; /* [5][8] */
   float *const pairs_v = (float *)args->workspace + 192; /* [5][8] */
   float *const keys = (float *)args->workspace + 240; /* [5][8] */
@@ -779,12 +779,12 @@ static void task_keys_values(const mhagen_args *args, int index) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
-  float *const xt = (float *)args->workspace; /* [3][16] a group */
-  float *const context = (float *)args->workspace + 48; /* [4][16] a group */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
+  float *const xt = (float *)args->workspace; /* [3][16] for each group */
+  float *const context = (float *)args->workspace + 48; /* [4][16] for each group */
   float *const keys = (float *)args->workspace + 240; /* [5][8] */
   float *const values = (float *)args->workspace + 288; /* [3][16] */
-  float *const task = (float *)args->workspace + 336; /* what tasks have */
+  float *const task = (float *)args->workspace + 336; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 608, calm);
@@ -796,7 +796,7 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 144; /* [64], Wo */
   const float *const bo = (const float *)args->packed + 208; /* [16], bias */
-  float *const context = (float *)args->workspace + 48; /* [4][16] a group */
+  float *const context = (float *)args->workspace + 48; /* [4][16] for each group */
   output_1x3of16_5(wo, bo, context, args->y);
 }
 
@@ -821,15 +821,15 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   return result;
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */

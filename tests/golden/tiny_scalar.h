@@ -10,7 +10,7 @@
 
 #include "mhagen.h"
 
-#define TINY_SCALAR_MHAGEN_VERSION 200 /* of mhagen that made this file */
+#define TINY_SCALAR_MHAGEN_VERSION 200 /* of the mhagen that made this file */
 #if MHAGEN_VERSION != TINY_SCALAR_MHAGEN_VERSION
 #error "tiny_scalar.h is of mhagen 0.2.0, mhagen.h is not: generate both with one version"
 #endif

@@ -19,8 +19,8 @@
  *   bytes     entry     context 64; task 512
  *             task      q 64; weights 32; stats 320; steady 32
  *   registers sums and operands of a K step take at most 5 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -108,8 +108,8 @@ mhagen_status tiny_short_weights_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_short_weights_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_short_weights_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -125,7 +125,7 @@ mhagen_status tiny_short_weights_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -143,7 +143,7 @@ mhagen_status tiny_short_weights_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
-/* Rows of the statistics of a group of queries: 8 floats, one a query. */
+/* Statistics of a group of queries: rows of 8 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
@@ -297,7 +297,7 @@ static NOINLINE void scores_known_1x1of8(const float *k, const float *q, float *
   _mm256_storeu_ps(stats + SUM, sum_r0_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_1of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -389,8 +389,8 @@ static NOINLINE void output_1x1of8_2(const float *panel, const float *bias, cons
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const wo = (const float *)args->packed + 16; /* [8], Wo */
   const float *const bo = (const float *)args->packed + 32; /* [8], bias */
-  float *const context = (float *)args->workspace; /* [2][8] a group */
-  float *const task = (float *)args->workspace + 16; /* what tasks have */
+  float *const context = (float *)args->workspace; /* [2][8] for each group */
+  float *const task = (float *)args->workspace + 16; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 128, calm);
@@ -407,8 +407,8 @@ static void run_all(const mhagen_args *args) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  float *const context = (float *)args->workspace; /* [2][8] a group */
-  float *const task = (float *)args->workspace + 16; /* what tasks have */
+  float *const context = (float *)args->workspace; /* [2][8] for each group */
+  float *const task = (float *)args->workspace + 16; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 128, calm);
@@ -420,19 +420,19 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 16; /* [8], Wo */
   const float *const bo = (const float *)args->packed + 32; /* [8], bias */
-  float *const context = (float *)args->workspace; /* [2][8] a group */
+  float *const context = (float *)args->workspace; /* [2][8] for each group */
   output_1x1of8_2(wo, bo, context, args->y);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */

@@ -17,8 +17,8 @@
  *             projected queries 32
  *             task      weights 384; sums 64; o_sums 64
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -111,8 +111,8 @@ mhagen_status tiny_step_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_step_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_step_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -128,7 +128,7 @@ mhagen_status tiny_step_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -375,12 +375,12 @@ static NOINLINE void output_1x1of8_8(const float *panel, const float *bias, cons
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 256; /* [64], Wo */
   const float *const bo = (const float *)args->packed + 320; /* [8], bias */
   float *const context = (float *)args->workspace; /* [1][8] */
   float *const queries = (float *)args->workspace + 16; /* [1][8] */
-  float *const task = (float *)args->workspace + 32; /* what tasks have */
+  float *const task = (float *)args->workspace + 32; /* scratch of each task */
   float *const keys = (float *)args->cache + 288 * b; /* [1][17][8] */
   float *const values = (float *)args->cache + 288 * b + 144; /* [1][17][8] */
   const ptrdiff_t past = args->past[b];
@@ -399,7 +399,7 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const queries = (float *)args->workspace + 16; /* [1][8] */
   float *const keys = (float *)args->cache; /* [1][17][8] */
   float *const values = (float *)args->cache + 144; /* [1][17][8] */
@@ -417,7 +417,7 @@ static void task_attend(const mhagen_args *args, int index) {
   (void)index;
   float *const context = (float *)args->workspace; /* [1][8] */
   float *const queries = (float *)args->workspace + 16; /* [1][8] */
-  float *const task = (float *)args->workspace + 32; /* what tasks have */
+  float *const task = (float *)args->workspace + 32; /* scratch of each task */
   float *const keys = (float *)args->cache; /* [1][17][8] */
   float *const values = (float *)args->cache + 144; /* [1][17][8] */
   const ptrdiff_t past = args->past[0];
@@ -432,15 +432,15 @@ static void task_output(const mhagen_args *args, int index) {
   output_1x1of8_8(wo, bo, context, args->y);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */

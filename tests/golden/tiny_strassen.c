@@ -16,8 +16,8 @@
  *                       queries_parts 56
  *             task      q 32; weights 64; stats 160; steady 4
  *   registers sums and operands of a K step take at most 13 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -174,8 +174,8 @@ mhagen_status tiny_strassen_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_strassen_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_strassen_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -191,7 +191,7 @@ mhagen_status tiny_strassen_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -222,7 +222,7 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
-/* Rows of the statistics of a group of queries: 4 floats, one a query. */
+/* Statistics of a group of queries: rows of 4 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 4 }; /* the sum of the weights */
 enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
@@ -517,7 +517,7 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
   }
 }
 
-/* The same for scores that may be far above the maximum, which rises then. */
+/* The same; where scores are far above the maximum, it rises. */
 static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *stats, float *p,
     float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   float acc_r0[4], acc_r1[4], max_end[4], lift[4];
@@ -569,7 +569,7 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
   }
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_4(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -696,10 +696,10 @@ static NOINLINE void output_1x4_2(const float *panel, const float *bias, const f
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 208; /* [20], Wo */
   const float *const bo = (const float *)args->packed + 240; /* [10], bias */
-  float *const context = (float *)args->workspace; /* [2][4] a group */
+  float *const context = (float *)args->workspace; /* [2][4] for each group */
   float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
   float *const keys = (float *)args->workspace + 64; /* [4][2] */
   float *const keys_parts = (float *)args->workspace + 80; /* [14], products of quadrants */
@@ -707,7 +707,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const values_parts = (float *)args->workspace + 112; /* [14], products of quadrants */
   float *const queries = (float *)args->workspace + 128; /* [4][2] */
   float *const queries_parts = (float *)args->workspace + 144; /* [14], products of quadrants */
-  float *const task = (float *)args->workspace + 160; /* what tasks have */
+  float *const task = (float *)args->workspace + 160; /* scratch of each task */
   {
     const float calm = 0.0f;
     ((float *)args->workspace)[240] = calm;
@@ -736,7 +736,7 @@ static void task_sums(const mhagen_args *args, int index) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
   float *const keys = (float *)args->workspace + 64; /* [4][2] */
   float *const keys_parts = (float *)args->workspace + 80; /* [14], products of quadrants */
@@ -755,11 +755,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  float *const context = (float *)args->workspace; /* [2][4] a group */
+  float *const context = (float *)args->workspace; /* [2][4] for each group */
   float *const keys = (float *)args->workspace + 64; /* [4][2] */
   float *const values = (float *)args->workspace + 96; /* [4][2] */
   float *const queries = (float *)args->workspace + 128; /* [4][2] */
-  float *const task = (float *)args->workspace + 160; /* what tasks have */
+  float *const task = (float *)args->workspace + 160; /* scratch of each task */
   {
     const float calm = 0.0f;
     ((float *)args->workspace)[240] = calm;
@@ -770,15 +770,15 @@ static void task_attend(const mhagen_args *args, int index) {
 static void task_output(const mhagen_args *args, int index) {
   const float *const wo = (const float *)args->packed + 208; /* [20], Wo */
   const float *const bo = (const float *)args->packed + 240; /* [10], bias */
-  float *const context = (float *)args->workspace; /* [2][4] a group */
+  float *const context = (float *)args->workspace; /* [2][4] for each group */
   output_1x4_2(wo + 4 * index, bo + 2 * index, context, args->y + 2 * index);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   float given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = in[i];
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const float square = given[4] * given[4];
   const float rounded = square + given[5];
   out[0] = rounded;

@@ -17,8 +17,8 @@
  *             projected keys 96
  *             task      q 64; weights 96; stats 320; steady 32; head_context 32
  *   registers sums and operands of a K step take at most 5 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -115,8 +115,8 @@ mhagen_status tiny_tables_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_tables_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_tables_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -132,7 +132,7 @@ mhagen_status tiny_tables_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -150,7 +150,7 @@ mhagen_status tiny_tables_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma")
 #endif
 
-/* Rows of the statistics of a group of queries: 8 floats, one a query. */
+/* Statistics of a group of queries: rows of 8 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
@@ -356,7 +356,7 @@ static NOINLINE void scores_known_3x2of8(const float *k, const float *q, float *
   _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -456,7 +456,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const q_cos = (const float *)args->tables + 48; /* [1][16] */
   const float *const q_sin = (const float *)args->tables + 64; /* [1][16] */
   float *const keys = (float *)args->workspace; /* [3][8] */
-  float *const task = (float *)args->workspace + 32; /* what tasks have */
+  float *const task = (float *)args->workspace + 32; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 160, calm);
@@ -484,7 +484,7 @@ static void task_attend(const mhagen_args *args, int index) {
   const float *const q_cos = (const float *)args->tables + 48; /* [1][16] */
   const float *const q_sin = (const float *)args->tables + 64; /* [1][16] */
   float *const keys = (float *)args->workspace; /* [3][8] */
-  float *const task = (float *)args->workspace + 32; /* what tasks have */
+  float *const task = (float *)args->workspace + 32; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 160, calm);
@@ -492,15 +492,15 @@ static void task_attend(const mhagen_args *args, int index) {
   attend_2of8(keys, args->v, task, args->q, args->y, q_cos, q_sin);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */

@@ -20,8 +20,8 @@
  *             projected keys 128; values 128; queries 128
  *             task      q 128; weights 128; stats 640; steady 64
  *   registers sums and operands of a K step take at most 5 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -123,8 +123,8 @@ mhagen_status tiny_tiles_int8_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_tiles_int8_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_tiles_int8_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -140,7 +140,7 @@ mhagen_status tiny_tiles_int8_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -172,7 +172,7 @@ typedef float bf16_pair;
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -529,7 +529,7 @@ static NOINLINE void scores_known_2x2of16(const float *k, const float *q, float 
   _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -695,19 +695,19 @@ static NOINLINE void output_1x2of16_9(const int8_word *panel, const float *bias,
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   const float *const wo = (const float *)args->packed + 800; /* [256], Wo */
   const float *const bo = (const float *)args->packed + 1056; /* [16], bias */
-  float *const context = (float *)args->workspace; /* [2][16] a group */
-  float *const context_words = (float *)args->workspace + 32; /* [1][16] a group */
-  float *const context_scales = (float *)args->workspace + 48; /* [1][16] a group */
+  float *const context = (float *)args->workspace; /* [2][16] for each group */
+  float *const context_words = (float *)args->workspace + 32; /* [1][16] for each group */
+  float *const context_scales = (float *)args->workspace + 48; /* [1][16] for each group */
   float *const words_q = (float *)args->workspace + 64; /* [17][16] */
   float *const scales_q = (float *)args->workspace + 336; /* [2], scales of their rows */
   float *const context_rows = (float *)args->workspace + 352; /* [17][16] */
   float *const keys = (float *)args->workspace + 624; /* [2][16] */
   float *const values = (float *)args->workspace + 656; /* [2][16] */
   float *const queries = (float *)args->workspace + 688; /* [2][16] */
-  float *const task = (float *)args->workspace + 720; /* what tasks have */
+  float *const task = (float *)args->workspace + 720; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 944, calm);
@@ -745,7 +745,7 @@ static void task_quantize(const mhagen_args *args, int index) {
 
 static void task_keys_values(const mhagen_args *args, int index) {
   tiles_on();
-  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of each block of heads */
   float *const words_q = (float *)args->workspace + 64; /* [17][16] */
   float *const scales_q = (float *)args->workspace + 336; /* [2], scales of their rows */
   float *const keys = (float *)args->workspace + 624; /* [2][16] */
@@ -764,11 +764,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
   tiles_on();
-  float *const context = (float *)args->workspace; /* [2][16] a group */
+  float *const context = (float *)args->workspace; /* [2][16] for each group */
   float *const keys = (float *)args->workspace + 624; /* [2][16] */
   float *const values = (float *)args->workspace + 656; /* [2][16] */
   float *const queries = (float *)args->workspace + 688; /* [2][16] */
-  float *const task = (float *)args->workspace + 720; /* what tasks have */
+  float *const task = (float *)args->workspace + 720; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 944, calm);
@@ -780,9 +780,9 @@ static void task_attend(const mhagen_args *args, int index) {
 static void task_quantize_context(const mhagen_args *args, int index) {
   (void)index;
   tiles_on();
-  float *const context = (float *)args->workspace; /* [2][16] a group */
-  float *const context_words = (float *)args->workspace + 32; /* [1][16] a group */
-  float *const context_scales = (float *)args->workspace + 48; /* [1][16] a group */
+  float *const context = (float *)args->workspace; /* [2][16] for each group */
+  float *const context_words = (float *)args->workspace + 32; /* [1][16] for each group */
+  float *const context_scales = (float *)args->workspace + 48; /* [1][16] for each group */
   quantize_lanes_2x2of16(context, context_words, context_scales);
   _tile_release();
 }
@@ -790,7 +790,7 @@ static void task_quantize_context(const mhagen_args *args, int index) {
 static void task_context_rows(const mhagen_args *args, int index) {
   (void)index;
   tiles_on();
-  float *const context_words = (float *)args->workspace + 32; /* [1][16] a group */
+  float *const context_words = (float *)args->workspace + 32; /* [1][16] for each group */
   float *const context_rows = (float *)args->workspace + 352; /* [17][16] */
   context_rows_2of16(context_words, context_rows);
   _tile_release();
@@ -801,7 +801,7 @@ static void task_output(const mhagen_args *args, int index) {
   tiles_on();
   const float *const wo = (const float *)args->packed + 800; /* [256], Wo */
   const float *const bo = (const float *)args->packed + 1056; /* [16], bias */
-  float *const context_scales = (float *)args->workspace + 48; /* [1][16] a group */
+  float *const context_scales = (float *)args->workspace + 48; /* [1][16] for each group */
   float *const context_rows = (float *)args->workspace + 352; /* [17][16] */
   output_1x2of16_9(wo, bo, context_rows, context_scales, args->y);
   _tile_release();
@@ -828,15 +828,15 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   return result;
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
