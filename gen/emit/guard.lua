@@ -19,7 +19,7 @@ local M = {}
 -- Whether sums are looked at behind each block: of few keys that would take longer than what it saves, and their heads
 -- are done again.
 local FEW = 32
-local MINOR, MANY = 10, 5 -- a share of the queries, and tiles of keys: see `rises` in measured_choices.lua
+local MINOR, MANY = 10, 5 -- a share of the queries, and tiles of keys: see `rises` in base/measured_choices.lua
 function M.is_guarded(K, group) return group.keys.tiles > 1 and K.plan.cfg.seq_kv > FEW end
 
 -- Whether the maxima of a group may rise in each tile: of few queries, whose tiles are not those of other groups.

@@ -21,7 +21,7 @@ local function plan_attention(plan, group, attend)
   local cfg, target = plan.cfg, plan.attending
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
   local depth = tiles.words(target.scheme, attend.depth)
-  -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (copy.lua).
+  -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (stage/copy.lua).
   local copied = 0
   if plan.scores.masked then
     copied = (attend.keys.heads and attend.depth or 0) + (attend.values.heads and attend.breadth or 0)

@@ -48,3 +48,20 @@ def test_long_sentences_of_comments_are_found(tmp_path):
         assert too_long(path), name
         path.write_text(text.replace(words, words + ";", 1))
         assert not too_long(path), name
+
+
+def lost_names(path):
+    """Files that comments name, and that are not there: from the root, gen, the file's folder, and some others."""
+    comments = [match[1] for line in path.read_text().split("\n") if (match := re.search(r"(?:^| )--(.*)", line))]
+    places = [ROOT, ROOT / "gen", path.parent, ROOT / "runtime", ROOT / "tests", ROOT / "examples"]
+    named = re.findall(r"(?<![\w/.<])[a-z_0-9/]+\.(?:lua|py|c|h|c\.in|h\.in|md)\b(?!\.)", "\n".join(comments))
+    return [name for name in named if not any((place / name).exists() for place in places)]
+
+
+def test_comments_name_files_that_are_there(tmp_path):
+    lost = {str(path.relative_to(ROOT)): found for path in SOURCES
+            if path.suffix == ".lua" and (found := lost_names(path))}
+    assert not lost
+    path = tmp_path / "a.lua"
+    path.write_text("-- emit/gemm.lua has tiles, emit/again.lua nothing.\nlocal M = {} -- docs/design.md\n")
+    assert lost_names(path) == ["emit/again.lua"]
