@@ -37,7 +37,8 @@ function M.emit(t)
     local root, less = given[1 + 2.0 ^ -12], given[-(1 + 2.0 ^ -11)]
     t:note("a product is rounded, then a sum")
     equal(op("add", "rounded", op("mul", "square", root, root), less), 0.0)
-    t:note(t.isa.fused and "fused: both are rounded once" or "here too") -- of other numbers: a product of two uses is not contracted
+    -- Of other numbers: a product of two uses is not contracted.
+    t:note(t.isa.fused and "fused: both are rounded once" or "here too")
     local own, rest = given[1 + 3 * 2.0 ^ -12], given[-(1 + 3 * 2.0 ^ -11 + 2.0 ^ -21)]
     equal(op("fma", "fused", own, own, rest), t.isa.fused and 2.0 ^ -24 or 0.0)
     t:note("sums are in this order, and in float32")
