@@ -19,8 +19,8 @@
  *   bytes     entry     context 288; context_words 128; context_scales 128; task 512
  *             task      q 32; weights 32; stats 320; steady 32
  *   registers sums and operands of a K step take at most 8 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -111,8 +111,8 @@ mhagen_status tiny_nibbles_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_nibbles_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_nibbles_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -128,7 +128,7 @@ mhagen_status tiny_nibbles_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -148,7 +148,7 @@ mhagen_status tiny_nibbles_packed_check(const void *bytes, size_t size) {
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
 
-/* Rows of the statistics of a group of queries: 8 floats, one a query. */
+/* Statistics of a group of queries: rows of 8 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
@@ -326,7 +326,7 @@ static NOINLINE void scores_known_1x1of8(const float *k, const float *q, float *
   _mm256_storeu_ps(stats + SUM, sum_r0_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_1of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -538,10 +538,10 @@ static NOINLINE void output_1x1of8_2(const int8_word *panel, const float *bias, 
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const wo = (const float *)args->packed + 16; /* [32], Wo */
   const float *const bo = (const float *)args->packed + 48; /* [8], bias */
-  float *const context = (float *)args->workspace; /* [9][8] a group */
-  float *const context_words = (float *)args->workspace + 80; /* [4][8] a group */
-  float *const context_scales = (float *)args->workspace + 112; /* [4][8] a group */
-  float *const task = (float *)args->workspace + 144; /* what tasks have */
+  float *const context = (float *)args->workspace; /* [9][8] for each group */
+  float *const context_words = (float *)args->workspace + 80; /* [4][8] for each group */
+  float *const context_scales = (float *)args->workspace + 112; /* [4][8] for each group */
+  float *const task = (float *)args->workspace + 144; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 256, calm);
@@ -560,8 +560,8 @@ static void run_all(const mhagen_args *args) {
 
 static void task_attend(const mhagen_args *args, int index) {
   (void)index;
-  float *const context = (float *)args->workspace; /* [9][8] a group */
-  float *const task = (float *)args->workspace + 144; /* what tasks have */
+  float *const context = (float *)args->workspace; /* [9][8] for each group */
+  float *const task = (float *)args->workspace + 144; /* scratch of each task */
   {
     const __m256 calm = _mm256_setzero_ps();
     _mm256_storeu_ps((float *)args->workspace + 256, calm);
@@ -571,9 +571,9 @@ static void task_attend(const mhagen_args *args, int index) {
 
 static void task_quantize_context(const mhagen_args *args, int index) {
   (void)index;
-  float *const context = (float *)args->workspace; /* [9][8] a group */
-  float *const context_words = (float *)args->workspace + 80; /* [4][8] a group */
-  float *const context_scales = (float *)args->workspace + 112; /* [4][8] a group */
+  float *const context = (float *)args->workspace; /* [9][8] for each group */
+  float *const context_words = (float *)args->workspace + 80; /* [4][8] for each group */
+  float *const context_scales = (float *)args->workspace + 112; /* [4][8] for each group */
   quantize_lanes_9x1of8(context, context_words, context_scales);
 }
 
@@ -581,20 +581,20 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 16; /* [32], Wo */
   const float *const bo = (const float *)args->packed + 48; /* [8], bias */
-  float *const context_words = (float *)args->workspace + 80; /* [4][8] a group */
-  float *const context_scales = (float *)args->workspace + 112; /* [4][8] a group */
+  float *const context_words = (float *)args->workspace + 80; /* [4][8] for each group */
+  float *const context_scales = (float *)args->workspace + 112; /* [4][8] for each group */
   output_1x1of8_2(wo, bo, context_words, context_scales, args->y);
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */

@@ -19,8 +19,8 @@
  *             projected values 128; key_rows 16
  *             task      q 128; weights 64; stats 640; steady 64; head_context 64
  *   registers sums and operands of a K step take at most 4 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
- *             counts are indices: <word>_c<vector>[row]; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
+ *             index, as in <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -103,8 +103,8 @@ mhagen_status tiny_odd_packed_check(const void *bytes, size_t size) {
 #endif
 #endif
 
-/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
- * each, sums are in this order. tiny_odd_self_test sees whether the compiler obeys. */
+/* Compiler flags must not change the arithmetic below: each product and each sum is rounded, and
+ * sums keep their order. tiny_odd_self_test checks that. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
@@ -120,7 +120,7 @@ mhagen_status tiny_odd_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -149,7 +149,7 @@ static inline __m512 root16(__m512 a) {
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
 
-/* Rows of the statistics of a group of queries: 16 floats, one a query. */
+/* Statistics of a group of queries: rows of 16 floats, one for each query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
@@ -395,7 +395,7 @@ static NOINLINE void scores_known_2x2of16(const bf16_pair *k, const bf16_pair *q
   _mm256_storeu_ps(stats + SUM, sum_r0_c0);
 }
 
-/* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
+/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
@@ -492,10 +492,10 @@ static NOINLINE void output_1x2of16_2(const bf16_pair *panel, const float *bias,
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const wo = (const float *)args->packed + 16; /* [32], Wo */
   const float *const bo = (const float *)args->packed + 48; /* [16], bias */
-  float *const context = (float *)args->workspace; /* [2][16] a group */
+  float *const context = (float *)args->workspace; /* [2][16] for each group */
   float *const values = (float *)args->workspace + 32; /* [2][16], 48 apart */
   float *const key_rows = (float *)args->workspace + 64; /* [2][2], 48 apart */
-  float *const task = (float *)args->workspace + 128; /* what tasks have, 240 apart */
+  float *const task = (float *)args->workspace + 128; /* scratch of each task, 240 apart */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 336, calm);
@@ -527,10 +527,10 @@ static void task_key_rows(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  float *const context = (float *)args->workspace; /* [2][16] a group */
+  float *const context = (float *)args->workspace; /* [2][16] for each group */
   float *const values = (float *)args->workspace + 32; /* [2][16], 48 apart */
   float *const key_rows = (float *)args->workspace + 64; /* [2][2], 48 apart */
-  float *const task = (float *)args->workspace + 128; /* what tasks have, 240 apart */
+  float *const task = (float *)args->workspace + 128; /* scratch of each task, 240 apart */
   {
     const __m512 calm = _mm512_setzero_ps();
     _mm512_storeu_ps((float *)args->workspace + 240 * index + 336, calm);
@@ -543,7 +543,7 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 16; /* [32], Wo */
   const float *const bo = (const float *)args->packed + 48; /* [16], bias */
-  float *const context = (float *)args->workspace; /* [2][16] a group */
+  float *const context = (float *)args->workspace; /* [2][16] for each group */
   output_1x2of16_2(wo, bo, context, args->y);
 }
 
@@ -568,15 +568,15 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   return result;
 }
 
-/* What flags that change arithmetic change first. */
+/* Results that unsafe compiler flags would change. */
 static NOINLINE void self_test(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product and a sum are rounded each */
+  /* a product is rounded, then a sum */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* but not here */
+  /* fused: both are rounded once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */

@@ -11,7 +11,7 @@
 
 #include "mhagen.h"
 
-#define TINY_ODD_MHAGEN_VERSION 200 /* of mhagen that made this file */
+#define TINY_ODD_MHAGEN_VERSION 200 /* of the mhagen that made this file */
 #if MHAGEN_VERSION != TINY_ODD_MHAGEN_VERSION
 #error "tiny_odd.h is of mhagen 0.2.0, mhagen.h is not: generate both with one version"
 #endif
