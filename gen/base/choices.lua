@@ -1,6 +1,6 @@
 -- Choices with their reasons and the measured alternatives; `explain --why` prints them.
 --
---   add(list, id)                 puts the row of this file with that id on the list of a plan or a tape
+--   add(list, id)                 puts the measured row with that id on the list of a plan or a tape
 --   take(list, row)               the same with a row that a stage has
 --   say(list, choice, reason)     the same for a choice without a measurement
 --   join(list, other)             adds the choices of another list, each once
@@ -8,10 +8,12 @@
 
 local M = {}
 
-M.rows = require "base.measured_choices"
+M.rows = {}
 
 local by_id = {}
-for _, row in ipairs(M.rows) do by_id[row[1]] = row end
+for _, file in ipairs { "base.measured_choices", "base.measured_types" } do
+  for _, row in ipairs(require(file)) do M.rows[#M.rows + 1], by_id[row[1]] = row, row end
+end
 
 -- Adds what another list has, each choice once.
 function M.join(list, other)

@@ -1,5 +1,6 @@
 -- The context of a head for one group of queries, O^T[dv][width] = V^T P, block by block of keys.
 
+local cut = require "schedule.cut"
 local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local gemm = require "emit.gemm"
@@ -51,7 +52,7 @@ function M.block(K, group, ptrs, block)
   local tile_steps = ways.of(plan.attend_scheme).tile_words(plan.attend_scheme)
   -- With the filter time is no matter: the smallest tiles.
   local least = ptrs.context and 2 or 1
-  local runs = block.filtered and tiles.rows_in(plan.attend.breadth, least, least > 1) or group.context
+  local runs = block.filtered and cut.rows_in(plan.attend.breadth, least, least > 1) or group.context
   for _, run in ipairs(runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at

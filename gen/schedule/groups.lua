@@ -2,6 +2,7 @@
 -- context and of products applied to it.
 
 local choices = require "base.choices"
+local cut = require "schedule.cut"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
 
@@ -48,7 +49,7 @@ local function plan_attention(plan, group, attend)
   local most = tiles.most_rows(target, n, "columns")
   local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, most,
     context_cost(share <= FEW and tiles.KIND / share or nil), in_pairs)
-  group.context = tiles.rows_in(attend.breadth, context_rows, in_pairs)
+  group.context = cut.rows_in(attend.breadth, context_rows, in_pairs)
   group.key_rows = math.min(key_rows, keys)
   return score_cost(key_rows) + context_cost()(context_rows)
 end
@@ -70,7 +71,7 @@ local function plan_group(plan, group, list, hb)
       local most = tiles.most_rows(target, #group.vecs, "columns")
       local height = tiles.choose_rows(target, "q_rows", rows, most, cost_of)
       group.products[stage.name] = {
-        runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
+        runs = cut.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
       local first = group.at == 0 and tiles.first_cost(target, cfg.seq, rows, rows, group.vecs, steps) or 0
       cost = cost + (cost_of(height) + first / group.count) * (hb // heads)
     end

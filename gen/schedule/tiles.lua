@@ -2,6 +2,7 @@
 -- what a tile costs.
 
 local choices = require "base.choices"
+local cut = require "schedule.cut"
 local expr = require "base.expr"
 local isas = require "isa.init"
 local ways = require "way.init"
@@ -30,8 +31,7 @@ function M.count(product, set)
   return count
 end
 
-function M.ceil_div(a, b) return (a + b - 1) // b end
-function M.round_up(a, b) return M.ceil_div(a, b) * b end
+M.ceil_div, M.round_up = cut.ceil_div, cut.round_up
 
 function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
@@ -99,77 +99,20 @@ function M.depth(scheme, steps)
   return math.max(M.padded(scheme, words), words + scales + (quant.sums and 1 or 0))
 end
 
--- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
-function M.balanced(n, most)
-  local blocks = M.ceil_div(n, most)
-  local small, big_count = n // blocks, n % blocks
-  local runs = {}
-  if big_count > 0 then runs[1] = { size = small + 1, count = big_count, at = 0 } end
-  if blocks > big_count then
-    runs[#runs + 1] = { size = small, count = blocks - big_count, at = big_count * (small + 1) }
-  end
-  return runs
-end
-
--- The same one by one, or (`even`) of rows that are stored two and two: even sizes, and an odd n's last row alone.
-local function in_pairs(n, most, even)
-  if not even then return M.balanced(n, most) end
-  local runs = n > 1 and M.balanced(n // 2, math.max(1, most // 2)) or {}
-  for _, run in ipairs(runs) do run.size, run.at = 2 * run.size, 2 * run.at end
-  if n % 2 > 0 then runs[#runs + 1] = { size = 1, count = 1, at = n - 1 } end
-  return runs
-end
-
--- The same of rows whose lanes are those of a group of queries. The last row of an odd n is in the last block.
-function M.rows_in(n, most, even)
-  local runs = in_pairs(even and M.round_up(n, 2) or n, most, even)
-  if not even or n % 2 == 0 then return runs end
-  local last = runs[#runs]
-  last.count = last.count - 1
-  runs[last.count == 0 and #runs or #runs + 1] = { size = last.size - 1, count = 1, at = n + 1 - last.size }
-  return runs
-end
-
--- The same in blocks of one size, where rows may be made twice: the last one begins among the rows of the one before.
-local function one_size(n, most, even)
-  local blocks, step = M.ceil_div(n, most), even and 2 or 1
-  local size = M.round_up(M.ceil_div(n, blocks), step)
-  if size * blocks == n or n % step > 0 or size > most then return in_pairs(n, most, even) end
-  return { { size = size, count = blocks - 1, at = 0 }, { size = size, count = 1, at = n - size } }
-end
-
--- The runs of a set of rows, as `columns` has it.
-local function runs_of(set, most) return (set.twice and one_size or in_pairs)(set.rows, most, set.even) end
-
--- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
--- grows with the root of a chain's length, and the footprint in cache.
-function M.chunks(n, most, multiple)
-  local count = M.ceil_div(n, most)
-  return M.pieces(n, math.min(n, M.round_up(M.ceil_div(n, count), multiple)))
-end
-
--- The same of a size that is given.
-function M.pieces(n, size)
-  local count = M.ceil_div(n, size)
-  return { total = n, size = size, count = count, last = n - (count - 1) * size }
-end
-
-function M.one_chunk(n) return M.chunks(n, n, 1) end
-
 -- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
 -- Rounded results are of one chunk, but where sums stay apart.
 function M.k_chunks(target, steps, rounded)
   local quant = target.scheme.quant
   local most, of = ways.of(target.scheme).chunk(target, steps)
-  if most then return M.chunks(steps, most, of) end
-  if rounded then return M.one_chunk(steps) end
+  if most then return cut.chunks(steps, most, of) end
+  if rounded then return cut.one_chunk(steps) end
   local multiple = M.round_up(M.LOOP_STEPS, ways.interleave(target.scheme))
-  if not quant then return M.chunks(steps, target.k_block, multiple) end
+  if not quant then return cut.chunks(steps, target.k_block, multiple) end
   local integers, group = target.scheme.integers, M.group_steps(target.scheme) or M.row_group_steps(target.scheme)
-  if not group then return integers and M.one_chunk(steps) or M.chunks(steps, target.k_block, quant.in_word) end
+  if not group then return integers and cut.one_chunk(steps) or cut.chunks(steps, target.k_block, quant.in_word) end
   local size = integers and group or M.round_up(math.min(group, target.k_block) - quant.in_word + 1, quant.in_word)
   while group % size > 0 do size = size - quant.in_word end
-  local chunks = M.pieces(steps, math.min(steps, size))
+  local chunks = cut.pieces(steps, math.min(steps, size))
   chunks.group = quant.group or target.scheme.row_group
   return chunks
 end
@@ -200,7 +143,7 @@ function M.vector_runs(isa, n, most, whole, together)
     if same then last.count = last.count + count else runs[#runs + 1], new.count = new, count end
     first = first + count * size
   end
-  local sizes = M.balanced(M.ceil_div(total, together), M.ceil_div(most, together))
+  local sizes = cut.balanced(M.ceil_div(total, together), M.ceil_div(most, together))
   for i, run in ipairs(sizes) do
     local ends = i == #sizes and 1 or 0
     add(run.count - ends, run.size * together)
@@ -277,7 +220,7 @@ end
 
 -- The same as a function of a tile's rows, for `total` rows whose lanes are those of a group of queries.
 function M.rows_cost(target, total, vecs, steps, even, kind)
-  return function(rows) return M.runs_cost(target, M.rows_in(total, rows, even), vecs, steps, "columns", kind) end
+  return function(rows) return M.runs_cost(target, cut.rows_in(total, rows, even), vecs, steps, "columns", kind) end
 end
 
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
@@ -354,6 +297,9 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
   local fma = rows * slots_of(target, vecs)
   return steps * math.max(0, scheme.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
+
+-- The runs of a set of rows, as `columns` has it.
+local function runs_of(set, most) return (set.twice and cut.one_size or cut.in_pairs)(set.rows, most, set.even) end
 
 -- A product with vectors over `columns`. Callers pass
 --   keys      the schedule's keys for rows and vectors

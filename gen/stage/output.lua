@@ -1,6 +1,7 @@
 -- Y = O Wo + bo, one product over the context of all heads: panels of Wo by blocks of groups of queries.
 
 local choices = require "base.choices"
+local cut = require "schedule.cut"
 local fetch = require "schedule.fetch"
 local product_of = require "emit.product"
 local quantize = require "emit.quantize"
@@ -23,7 +24,7 @@ local function output_blocks(plan, stage)
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local most = math.max(1, queries // plan.groups[1].width)
   local blocks, total = {}, 0
-  for _, run in ipairs(tiles.balanced(plan.group_count, most)) do
+  for _, run in ipairs(cut.balanced(plan.group_count, most)) do
     for i = 0, run.count - 1 do
       local from, pieces = run.at + i * run.size, {}
       for kind, group in ipairs(plan.groups) do

@@ -10,6 +10,7 @@
 -- A row of C then depends on two rows of A. It is done where no result is finite anyway if either row is not.
 
 local choices = require "base.choices"
+local cut = require "schedule.cut"
 local graph = require "graph.init"
 local product_of = require "emit.product"
 local project = require "stage.project"
@@ -84,7 +85,7 @@ end
 
 -- The tiles of one product of quadrants, for each kind of a block of rows.
 function M.plan(plan, stage)
-  local row_blocks, sets = tiles.balanced(stage.rows // 2, ROWS), {}
+  local row_blocks, sets = cut.balanced(stage.rows // 2, ROWS), {}
   for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
   local columns, steps = graph.in_block(plan, stage) * stage.cols, stage.steps // 2
   local product, cost = tiles.columns(plan, project.keys, sets, columns // 2, { steps = steps, order = "rows" })

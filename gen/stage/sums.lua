@@ -1,6 +1,6 @@
 -- The sums of quadrants of X that Strassen's algorithm multiplies (quadrants.lua), for some rows: S1 S2 above S3 S4.
 
-local tiles = require "schedule.tiles"
+local cut = require "schedule.cut"
 
 local M = { phase = "sums" }
 
@@ -44,7 +44,7 @@ function M.plan(_, stage)
       local input = product.a
       if product.letter == letter and not seen[input.name] then
         seen[input.name] = true
-        for _, run in ipairs(tiles.balanced(product.rows // 2, 64)) do
+        for _, run in ipairs(cut.balanced(product.rows // 2, 64)) do
           stage.inputs[#stage.inputs + 1] = { name = input.name, tensor = input, rows = product.rows,
                                               cols = input.row, size = run.size, count = run.count, at = run.at,
                                               first = tasks }

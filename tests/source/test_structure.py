@@ -220,14 +220,15 @@ def test_the_reference_is_the_formula_alone(tmp_path):
 
 def test_figures_have_no_signs():
     """`explain` says what is slower and what is faster."""
-    paths = GEN / "base/measured_choices.lua", GEN / "stage/quadrants.lua"
+    paths = *GEN.glob("base/measured_*.lua"), GEN / "stage/quadrants.lua"
     texts = " ".join(" ".join(strings(path)) for path in paths)
     assert "% slower" in texts and not re.findall(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)", texts)
 
 
 def test_choices_are_named():
-    """Each row of measured_choices.lua where it is taken."""
-    rows = re.findall(r'^  \{ "(\w+)", ', (GEN / "base/measured_choices.lua").read_text(), re.M)
+    """Each row of base/measured_*.lua where it is taken."""
+    texts = "".join(path.read_text() for path in GEN.glob("base/measured_*.lua"))
+    rows = re.findall(r'^  \{ "(\w+)", ', texts, re.M)
     named = [match for path in PURE for match in re.findall(r"choices\.add\(([^\n]*)\)", code(path))]
     named = {word for match in named for word in re.findall(r'"(\w+)"', match)}
     assert len(rows) > 20 and named == set(rows)
