@@ -340,7 +340,7 @@ function M.kernel(cfg, answer)
     tables_fingerprint = M.tables_fingerprint(recorded),
     macros = recorded.tape.rolled and cprint.unroll or "",
     functions = cprint.constants(
-      ("Statistics of a group of queries: rows of %d floats, one for each query."):format(plan.widest),
+      ("Statistics of a group of queries: rows of %d floats, one a query."):format(plan.widest),
       statistics.named(plan, recorded.functions)) .. recorded.functions,
     test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
     lanes = tostring(isa.lanes), finish = isa.finish or "",

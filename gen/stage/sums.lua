@@ -1,4 +1,4 @@
--- The sums of quadrants of X that Strassen's algorithm multiplies (quadrants.lua), for some rows: S1 S2 above S3 S4.
+-- The sums of quadrants of X that are multiplied (quadrants.lua), with some rows each: S1 S2 above S3 S4.
 
 local cut = require "schedule.cut"
 

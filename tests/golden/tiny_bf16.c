@@ -163,7 +163,7 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
-/* Statistics of a group of queries: rows of 2 floats, one for each query. */
+/* Statistics of a group of queries: rows of 2 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 2 }; /* the sum of the weights */
 enum { TEST = 4 }; /* 0, or NaN where a result is not finite */

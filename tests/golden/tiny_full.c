@@ -145,7 +145,7 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
-/* Statistics of a group of queries: rows of 16 floats, one for each query. */
+/* Statistics of a group of queries: rows of 16 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */

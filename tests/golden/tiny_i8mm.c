@@ -149,7 +149,7 @@ typedef float bf16_pair;
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
 
-/* Statistics of a group of queries: rows of 4 floats, one for each query. */
+/* Statistics of a group of queries: rows of 4 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 4 }; /* the sum of the weights */
 enum { TEST = 8 }; /* 0, or NaN where a result is not finite */

@@ -160,7 +160,7 @@ static inline float scale2(float a, float b) {
   return a;
 }
 
-/* Statistics of a group of queries: rows of 1 floats, one for each query. */
+/* Statistics of a group of queries: rows of 1 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 1 }; /* the sum of the weights */
 enum { TEST = 2 }; /* 0, or NaN where a result is not finite */

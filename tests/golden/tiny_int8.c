@@ -161,7 +161,7 @@ typedef float int8_word;
 /* Two int8 in the halves of a word: of four the first and the third, then the others. */
 typedef float int8_pair;
 
-/* Statistics of a group of queries: rows of 8 floats, one for each query. */
+/* Statistics of a group of queries: rows of 8 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */

@@ -148,7 +148,7 @@ mhagen_status tiny_nibbles_packed_check(const void *bytes, size_t size) {
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
 
-/* Statistics of a group of queries: rows of 8 floats, one for each query. */
+/* Statistics of a group of queries: rows of 8 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */

@@ -166,7 +166,7 @@ static inline __m512 root16(__m512 a) {
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
 typedef float bf16_pair;
 
-/* Statistics of a group of queries: rows of 16 floats, one for each query. */
+/* Statistics of a group of queries: rows of 16 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */

@@ -143,7 +143,7 @@ mhagen_status tiny_short_weights_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
-/* Statistics of a group of queries: rows of 8 floats, one for each query. */
+/* Statistics of a group of queries: rows of 8 floats, one a query. */
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
