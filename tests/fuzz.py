@@ -240,7 +240,7 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
     configs += [{**config, "layout": "bhsd"} for config in configs if config.get("project") in ("none", "v", "ko")]
     configs = [{**config, "dk": 2} if "rope" in config and config["dk"] % 2 else config for config in configs]
     # Zeros behind an odd dk and dv in pairs: in less and in more than a vector, of rows that come from elsewhere.
-    configs += [dict(h=3, d_model=21, dk=n, seq=40, dtype="bf16", **extra) for n, extra in (
+    configs += [{**dict(h=3, d_model=21, dk=n, seq=40, dtype="bf16"), **extra} for n, extra in (
         (3, {}), (15, dict(rope="half", rope_dims=6)), (17, dict(q_lanes="queries", dv=4)), (31, dict(qk_norm="rms")),
         (33, dict(causal="true", kv_len="true", batch=2)), (19, dict(cache="append", seq_kv=47)),
         (5, dict(h=4, h_kv=2, attention="cross", project="none", layout="bhsd")),
