@@ -269,9 +269,10 @@ op { "larger_size", "f <- f f", "the larger of |a| and b, whose sign is not set;
 op { "root", "f <- f",        "2^(k/16), k being the low 4 bits of a's bits", optional = true, port = "shuffle",
      ref = "F(exp2(iand(BITS(a), 15) / 16.0))" }
 op { "scale2_floor", "f <- m f f", "zero where the mask is set, else b * 2^floor(c) for b in [0.5, 2) and c from " ..
-     "-125; inf for c from 129; NaN where either is", optional = true,
+     "-125; inf for c from 129; NaN where either is, but for a NaN b and an infinite c", optional = true,
      ref = "pick(a, 0.0, F(b * exp2(floor(c))))",
-     domain = "a or isnan(b) or (b >= 0.5 and b < 2.0 and (c >= 0.0 - 125.0 or isnan(c)))" }
+     domain = "a or (isnan(b) and (c - c == 0.0 or isnan(c))) or (b >= 0.5 and b < 2.0 and (c >= 0.0 - 125.0 or " ..
+       "isnan(c)))" }
 -- integer lanes, for scale2 where it is not native
 op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22; of a NaN the low 9 bits are 0",
      ref = "a", domain = "fabsf(a) < 4194304.0 and rintf(a) == a", optional = true }
