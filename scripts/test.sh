@@ -9,7 +9,7 @@ case ${1:-quick} in
     echo "test: takes 10 minutes on two cores; loads 130 MB of Debian's packages and 160 MB of PyPI's"
     target=quick packages=quick ;;
   all)
-    echo "test: takes 25 minutes on two cores, 1.8 GB of Debian's packages, 1.2 GB in build, mostly for PyTorch"
+    echo "test: takes 20 minutes on two cores, 1.8 GB of Debian's packages, 1.2 GB in build, mostly for PyTorch"
     target=check packages=tests
     lists="$lists examples/smollm2/requirements.txt examples/vit/requirements.txt"
     lists="$lists tests/requirements.txt tests/torch.txt" ;;
@@ -26,7 +26,7 @@ ninja -k 0 $target || status=$?
 if [ $target = quick ]; then
   parts=$(ninja -t targets rule run | sed -n '/_tests$\|_random$\|_address$\|_beside$/d; s/^check_//p')
   echo "test: left out:" $parts"; most of tests, random and address; other compilers, and PyTorch" >&2
-  echo "test: sh scripts/test.sh all (25 minutes, 1.8 GB of Debian's packages) has them too" >&2
+  echo "test: sh scripts/test.sh all (20 minutes, 1.8 GB of Debian's packages) has them too" >&2
   exit $status
 fi
 missing=$(sh scripts/install.sh --list toolchains | sed -n 's/^missing //p')
