@@ -55,13 +55,14 @@ local function rescale(K, group, ptrs)
       factors[c] = { power("first", half), power("second", t:op("sub", w, "rest_" .. name, rise, half)) }
       local most = t:op("min", w, "most_" .. name, constant("limit", 200.0), rise)
       local function least(word, range)
-        local log = t:op("sub", w, ("log_%s_%s"):format(word, name), most, constant(word .. "_range", range))
-        return exp.exp2(t, word .. "_" .. name, log)
+        return exp.exp2(t, word .. "_" .. name, t:op("sub", w, ("log_%s_%s"):format(word, name), most,
+          constant(word .. "_range", range)))
       end
       least_p[c], least_o[c] = least("least_p", -exp.lowest), least("least_o", 125.0)
       put("sum", scaled(least_p, c, w, "sum_" .. name, load "sum"))
+      if not begin.from_maximum(K.plan) then return end -- m has risen already
       put("negmax", t:op("sub", w, "minus_m_" .. name, load "negmax", rise))
-      if begin.from_maximum(K.plan) then put("max_start", t:op("sub", w, "new_" .. name, load "max_start", rise)) end
+      put("max_start", t:op("sub", w, "new_" .. name, load "max_start", rise))
     end)
     local function rows(base, count, change)
       K:each("row", count, function(i)

@@ -239,25 +239,34 @@ local function lift(t, tile, acc, m)
     finish = function(c, v)
       local w, name = v.w, "c" .. c - 1
       local top = largest(t, tile, w, list, ("top_%s_"):format(name))
+      local above
       if m[c] then
-        top = t:op("sub", w, "above_" .. name, top, m[c])
+        above = t:op("sub", w, "above_" .. name, top, m[c])
       else
         max_ends[c] = t:op("load", w, "max_end_" .. name, stat(tile.group, tile.stats, "max_end", c))
-        top = t:op("add", w, "above_" .. name, top, max_ends[c])
+        above = t:op("add", w, "above_" .. name, top, max_ends[c])
+        top = above
       end
-      local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(scheme)))
+      local below = t:op("lt", w, "below_" .. name, above, t:op("set", w, "far_" .. name, threshold(scheme)))
       if scheme.b.round then top = weights.whole(t, w, "top_" .. name, top) end
       if not scheme.b.most then
         top = t:op("add", w, "room_" .. name, top, t:op("set", w, "margin_" .. name, MARGIN))
       end
-      lifts[c] = t:op("zero_if", w, "lift_" .. name, below, top)
+      if m[c] then -- m is a score then: the old m and its distance lose digits of large ones
+        local old = m[c]
+        m[c] = t:op("sel", w, "risen_" .. name, below, old, top)
+        lifts[c] = t:op("sub", w, "lift_" .. name, m[c], old)
+        local minus = t:op("sub", w, "minus_m_" .. name, t:op("zero", w, "empty_" .. name), m[c])
+        t:op("store", w, nil, stat(tile.group, tile.stats, "negmax", c), minus)
+      else
+        lifts[c] = t:op("zero_if", w, "lift_" .. name, below, top)
+      end
       low[c] = t:op("all", w, "low_" .. name, below)
     end,
   } })
   for c, v in ipairs(tile.vecs) do
     t:op("store", v.w, nil, stat(tile.group, tile.stats, "lift", c), lifts[c])
-    m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c])
-      or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], max_ends[c])
+    m[c] = m[c] or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], max_ends[c])
   end
   if tile.among then t:unless(low, tile.rescale) end
   return low

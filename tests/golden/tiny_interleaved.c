@@ -783,9 +783,6 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
   const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 scaled2_sum_c0 = shrink_16(sum_c0, least_p_c0, first_c0, second_c0);
   _mm512_storeu_ps(stats + SUM, scaled2_sum_c0);
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-  const __m512 minus_m_c0 = _mm512_sub_ps(negmax_c0, lift_c0);
-  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m512 value_c0 = _mm512_loadu_ps(o + 16 * row);
     const __m512 scaled2_c0 = shrink_16(value_c0, least_o_c0, first_c0, second_c0);
@@ -818,19 +815,22 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
   const __m512 far_c0 = _mm512_set1_ps(100.5f);
   const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
   const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
-  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0_32_0);
+  const __m512 size_top_c0 = _mm512_max_ps(top_c0_32_0, minus_top_c0);
   const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+  const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0_32_0,
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0_32_0, near_top_c0);
   const __m512 margin_c0 = _mm512_set1_ps(5.0f);
   const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const __m512 risen_c0 = _mm512_mask_blend_ps(below_c0, room_c0, m_c0);
+  const __m512 lift_c0 = _mm512_sub_ps(risen_c0, m_c0);
+  const __m512 empty_c0 = _mm512_setzero_ps();
+  const __m512 minus_m_c0 = _mm512_sub_ps(empty_c0, risen_c0);
+  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const int low_c0 = below_c0 == 0xFFFF;
   _mm512_storeu_ps(stats + LIFT, lift_c0);
-  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 none_c0 = _mm512_setzero_ps();
   const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
@@ -901,19 +901,22 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 far_c0 = _mm512_set1_ps(100.5f);
   const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
   const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
-  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0_32_0);
+  const __m512 size_top_c0 = _mm512_max_ps(top_c0_32_0, minus_top_c0);
   const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+  const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0_32_0,
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0_32_0, near_top_c0);
   const __m512 margin_c0 = _mm512_set1_ps(5.0f);
   const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const __m512 risen_c0 = _mm512_mask_blend_ps(below_c0, room_c0, m_c0);
+  const __m512 lift_c0 = _mm512_sub_ps(risen_c0, m_c0);
+  const __m512 empty_c0 = _mm512_setzero_ps();
+  const __m512 minus_m_c0 = _mm512_sub_ps(empty_c0, risen_c0);
+  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const int low_c0 = below_c0 == 0xFFFF;
   _mm512_storeu_ps(stats + LIFT, lift_c0);
-  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 none_c0 = _mm512_setzero_ps();
   const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
@@ -990,19 +993,22 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 far_c0 = _mm512_set1_ps(100.5f);
   const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
   const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
-  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0_2_0);
+  const __m512 size_top_c0 = _mm512_max_ps(top_c0_2_0, minus_top_c0);
   const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+  const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0_2_0,
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0_2_0, near_top_c0);
   const __m512 margin_c0 = _mm512_set1_ps(5.0f);
   const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const __m512 risen_c0 = _mm512_mask_blend_ps(below_c0, room_c0, m_c0);
+  const __m512 lift_c0 = _mm512_sub_ps(risen_c0, m_c0);
+  const __m512 empty_c0 = _mm512_setzero_ps();
+  const __m512 minus_m_c0 = _mm512_sub_ps(empty_c0, risen_c0);
+  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
   const int low_c0 = below_c0 == 0xFFFF;
   _mm512_storeu_ps(stats + LIFT, lift_c0);
-  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 none_c0 = _mm512_setzero_ps();
   const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);

@@ -46,6 +46,13 @@ def test_toy_scores_random(meaning):
         "--without", "strassen,project,layout,io_dtype,scores,alibi", env={**os.environ, "REFERENCE_FLAGS": meaning})
 
 
+def test_maxima_that_rise_among_huge_scores(meaning):
+    """To the largest score, for the old maximum and the distance from it lose digits."""
+    run(sys.executable, ROOT / "tests/fuzz.py", "--mhagen", TOY, "--replay",
+        "h=2 d_model=1 dk=1 seq=33 kv_len=true probs=true", "--isa", "avx2", "--cc", "gcc", "--level", 1,
+        "--seed", 651109845, env={**os.environ, "REFERENCE_FLAGS": meaning})
+
+
 def test_toy_scores_are_small():
     lines = len(SOURCE.splitlines())
     print(f"tests/toys/toy_score.lua: three rows and their meaning in {lines} lines")
