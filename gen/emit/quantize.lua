@@ -136,10 +136,14 @@ end
 -- x[rows][cols] -> words[rows], as `to` has them, and scales[rows], of groups scales[groups][all].
 function M.rows(K, x)
   local lanes = K.plan.isa.lanes
+  local function label(what, rows) -- scales of groups lie as far apart as there are rows
+    if K.plan.scheme.row_group and x.all ~= rows then what = ("%s_of_%d"):format(what, x.all) end
+    return tiles.label(what, x.to, rows, x.cols)
+  end
   local function blocks(p, first, rows)
     local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.to.row) },
                      { "scales", "out", p.scales:at(first) } }
-    K:part(tiles.label("quantize_rows", x.to, rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols),
+    K:part(label("quantize_rows", rows), ("%d rows of %d numbers in int8."):format(rows, x.cols),
       params, function(q)
       each_group(K, x.cols, function(i, numbers)
         local at = place_of(K, q, i, { x = 1, words = 1, scales = x.all })
@@ -148,7 +152,7 @@ function M.rows(K, x)
       end)
     end)
   end
-  K:part(tiles.label("quantize", x.to, x.rows, x.cols), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),
+  K:part(label("quantize", x.rows), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
       K:each("block", x.rows // lanes, function(i) blocks(p, i * lanes, lanes) end)
       if x.rows % lanes > 0 then blocks(p, x.rows - x.rows % lanes, x.rows % lanes) end
