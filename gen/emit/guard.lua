@@ -56,7 +56,7 @@ M.tile = part_of_attend("scores", function(K, group, ptrs, tile)
 end)
 
 -- Whether the products of each tile are interleaved with the softmax of the one before: where they are made by tile
--- registers. Where a head is done again they stay apart (ptrs.in_turn).
+-- registers. On the safe path the products come first (ptrs.in_turn).
 function M.is_ahead(K, group)
   return score_tiles.buffered(K) and group.keys.tiles > 1 and not K.full
 end

@@ -46,7 +46,7 @@ function M.raise(K, group, ptrs, head)
         local higher = t:op("lt", w, ("higher%d_"):format(i) .. name, minus, none)
         none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
       end
-      -- else it is there
+      -- A guarded group has put it there before.
       if head.safe and not guard.is_guarded(K, group) then put("first_max", load("negmax", "first_max")) end
       put("negmax", none)
     end)

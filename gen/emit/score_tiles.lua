@@ -87,10 +87,15 @@ local function rescale(K, group, ptrs)
   end, "cold")
 end
 
--- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
--- p_at, where its weights go; edge, whether some lanes do not see some of its keys; like: the rows of the tile whose
--- roundings it has; next: where the products of this tile were interleaved with the one before, the tile of which it
--- makes them, { key, rows }, if there is one; where m may rise: p_rows and o_rows, what is to be rescaled then.
+-- One tile of scores: keys by the queries of the group. tile:
+--
+--   pass, key        what is done; the first key
+--   rows             keys, if not those of all tiles
+--   p_at             where its weights go
+--   edge             whether some lanes do not see some of its keys
+--   like             the rows of the tile whose roundings it has
+--   next             { key, rows }: the tile whose products it makes, where products are interleaved
+--   p_rows, o_rows   what is rescaled where m rises
 function M.record(K, group, ptrs, tile)
   local plan, pass, next = K.plan, tile.pass, tile.next
   local scores = pass.shows and plan.scores.shown or plan.scores

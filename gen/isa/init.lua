@@ -139,7 +139,8 @@ local of_group = {
 --   unsigned     the bytes of A are 128 more
 --   eights       those of B are 8 more
 --   bytes        the op for weights in bytes
---   row_group    so many numbers of a row of A have a scale, not all of them; scales_of_group: and numbers beside it
+--   row_group    numbers of a row of A that share a scale, if not all of them do
+--   scales_of_group   numbers that each group has: its scale, and with eights what sums begin with
 --
 -- With `part` a word of B becomes several such words in turn. kind: the quants that B is, with a scale for `group` rows
 -- of a column; else bytes, with one for each column. Nil without such a product.

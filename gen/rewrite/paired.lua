@@ -152,8 +152,8 @@ function M.rewrite(plan, list)
   if plan.attend_scheme.group > 1 then
     for name, mark in pairs(marks) do
       local stage = graph.projection(list, name)
-      local by_halves = name == "keys" and ragged
-      if stage and stage.c.at == "workspace" and not (stage.c.staged or by_halves) then
+      local has_own_rows = name == "keys" and ragged -- of float32, which stage key_rows reads
+      if stage and stage.c.at == "workspace" and not (stage.c.staged or has_own_rows) then
         mark(plan, stage.c)
         stage.c.in_place = stage.qk ~= nil
       end
