@@ -546,9 +546,10 @@ def survives(directory, mutation, run_directory, configs):
     try:
         build(directory)
         run = fuzz.Run(directory / "build/mhagen", run_directory, 1, precompile=True)
-        chains = {isa: fuzz.toolchains(isa)[0] for isa in ISAS}
+        chains = {isa: found for isa in ISAS if (found := fuzz.toolchains(isa)[0])}
+        assert chains, "mutate: no ISA can be tried; build/mhagen lists them: ninja build/mhagen"
         for part in range(PARTS):
-            for isa in (isa for isa in ISAS if chains[isa]):
+            for isa in chains:
                 items = [fuzz.Item(fuzz.parse_config(config), isa, chains[isa][0], 1, i)
                          for i, config in enumerate(configs) if i % PARTS == part]
                 if items:
