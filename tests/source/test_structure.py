@@ -1,6 +1,7 @@
 """Rules for the sources and for every generated text; each test is little more than a grep."""
 import platform
 import re
+import shutil
 import sys
 
 import pytest
@@ -237,6 +238,11 @@ def test_choices_are_named():
 def test_mutations_are_of_this_source():
     """Each text that tests/mutate.py replaces is there, once."""
     assert len(mutate.MUTATIONS) > 50 and not mutate.stale()
+
+
+@pytest.mark.skipif(not shutil.which("luac5.4"), reason="luac5.4 is not installed")
+def test_mutations_are_lua():
+    assert not mutate.no_lua()
 
 
 def test_lines_of_sources():
