@@ -406,7 +406,7 @@ def cell(name, found, us):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("keys", nargs="*", metavar="key=value")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
     parser.add_argument("--contexts", default="64,256,1024,4096", help="keys in the cache")
     parser.add_argument("--seq", type=int, default=1, help="rows of a run: 1 is a decode step")
     parser.add_argument("--isa", default=None, help="default: the widest that this CPU has")
@@ -418,6 +418,10 @@ def main():
     parser.add_argument("--ms", type=float, default=100, help="of one contestant in one round")
     args = parser.parse_args()
     args.isa, args.peers = args.isa or widest(), [name for name in args.peers.split(",") if name]
+    for key, names, known in ("models", args.models.split(","), MODELS), ("peers", args.peers, PEERS):
+        for name in names:
+            if name not in known:
+                parser.error(f"--{key}: {name!r} is not one of {', '.join(known)}")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for model in args.models.split(","):
