@@ -99,6 +99,7 @@ CONFIGS = [
     "h=4 h_kv=2 dk=6 dv=4 seq=3 seq_kv=21 project=none attention=cross cache=fixed cache_dtype=int8 rope=half",
     "h=8 d_model=150 dk=6 dv=18 seq=9 dtype=f16 sum_dtype=f16",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
+    "h=2 d_model=10 dk=6 dv=3 seq=1 seq_kv=75 cache=append cache_dtype=int8 cpu=neoverse_v2",  # several vectors of keys
 ]
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen soon
 
