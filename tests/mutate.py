@@ -15,6 +15,7 @@ import collections
 import concurrent.futures
 import functools
 import hashlib
+import itertools
 import os
 import pathlib
 import queue
@@ -106,7 +107,7 @@ CONFIGS = [
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
     "h=2 d_model=10 dk=6 dv=3 seq=1 seq_kv=75 cache=append cache_dtype=int8 cpu=neoverse_v2",  # several vectors of keys
 ]
-BATCH = 10  # configs that are tried before it is asked whether one failed
+PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen soon
 
 HEALTHY = ("nothing", "base/version.lua", "return", "return")  # must survive
 
@@ -555,11 +556,12 @@ def no_lua():
 
 
 def texts(directory, configs, isa):
-    """{number of a config: digest of its kernel} by a tree's generator, without those that it does not write."""
+    """{number of a config: digest of its kernel} by a tree's generator, without those that it does not write.
+    configs: (number, config) of each."""
     digests = collections.defaultdict(hashlib.sha256)
     with tempfile.TemporaryDirectory() as out:
         lines = pathlib.Path(out, "configs")
-        lines.write_text("".join(f"{config} isa={isa} name=c{i}\n" for i, config in enumerate(configs)))
+        lines.write_text("".join(f"{config} isa={isa} name=c{i}\n" for i, config in configs))
         (lines.parent / "kernels").mkdir()
         subprocess.run([directory / "build/mhagen-many", lines.parent / "kernels", lines], stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
@@ -574,11 +576,11 @@ def healthy_texts(configs, isa):
 
 
 def reached(directory, mutation, configs, isa):
-    """Numbers of the configs whose kernel a mutation changes; all of them where the change is not in the kernel."""
+    """Those whose kernel a mutation changes; all of them where the change is not in the kernel."""
     if mutation is HEALTHY or mutation[1] == RUNTIME:
-        return list(range(len(configs)))
+        return configs
     healthy, mutated = healthy_texts(configs, isa), texts(directory, configs, isa)
-    return [i for i in range(len(configs)) if healthy.get(i) != mutated.get(i)]
+    return [(i, config) for i, config in configs if healthy.get(i) != mutated.get(i)]
 
 
 def survives(directory, mutation, run_directory, configs):
@@ -593,14 +595,15 @@ def survives(directory, mutation, run_directory, configs):
         chains = {isa: found for isa in ISAS if (found := fuzz.toolchains(isa)[0])}
         assert chains, "mutate: no ISA can be tried; build/mhagen lists them: ninja build/mhagen"
         widest, tried = max(filter(tools.native, chains), key=list(chains).index), 0
-        for isa in [widest, *(isa for isa in chains if isa != widest)]:
-            numbers = reached(directory, mutation, configs, isa)
-            for batch in (numbers[i:i + BATCH] for i in range(0, len(numbers), BATCH)):
-                items = [fuzz.Item(fuzz.parse_config(configs[i]), isa, chains[isa][0], 0, i) for i in batch]
+        others = [isa for isa in chains if isa != widest]
+        for isa, part in itertools.product([widest, *others], range(PARTS)):
+            items = [fuzz.Item(fuzz.parse_config(config), isa, chains[isa][0], 0, i)
+                     for i, config in reached(directory, mutation, tuple(enumerate(configs))[part::PARTS], isa)]
+            if items:
                 run.check(items)
-                tried += len(items)
-                if any(item.failed for item in items):
-                    return None
+            tried += len(items)
+            if any(item.failed for item in items):
+                return None
         return f"survived: {tried} kernels passed"
     finally:
         source.write_text(text)
