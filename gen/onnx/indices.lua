@@ -4,6 +4,7 @@
 --   steps_of(shape)                 from one index of each axis to the next one
 --   strided(shape, steps, base)     a function of an index in `shape`
 --   broadcast(from, shape)          that of an operand which is broadcast, or nil
+--   edges(count)                    indices that stand for all of such axes, whatever is split, joined and transposed
 --   axis_of(node, default, rank)    the attribute axis, from 1; nil where there is none
 --   attempt(read, ...)              what read returns; nil and Lua's error where a node is not as its operator must be
 
@@ -64,6 +65,20 @@ function M.broadcast(from, shape)
     else return nil end
   end
   return M.strided(shape, all, 0)
+end
+
+-- 0, the step of each axis that these may be split into, and the last one.
+function M.edges(count)
+  local list, high = { 0 }, {}
+  for step = 1, math.tointeger(math.floor(math.sqrt(count))) do
+    if count % step == 0 and step < count then
+      list[#list + 1] = step
+      if step > 1 and step * step < count then table.insert(high, 1, count // step) end
+    end
+  end
+  table.move(high, 1, #high, #list + 1, list)
+  if count > 2 then list[#list + 1] = count - 1 end
+  return list
 end
 
 function M.axis_of(node, default, rank)

@@ -6,13 +6,12 @@
 --     scale         by what scores are multiplied between inputs that are not projected and the product
 --     gives the layer its inputs q, k and v, `swapped`, and the key h_kv
 
+local edges = require "onnx.indices".edges
 local graph_output = require "onnx.output"
 
 local M = {}
 
 local HOPS = 24 -- of nodes behind an input
-
-local edges = graph_output.edges
 
 -- Indices of some elements in a value, each beside the place that it must have: { at =, .. }. Moved back, value by
 -- value; visit(value, list, factor) gets each, and ends the walk by true. Elements are those times the factor.

@@ -56,17 +56,19 @@ local function refuse(...) error(string.format(...), 0) end
 local function value_leads(scores, fail)
   local p, v = scores.product, scores.values
   local leads = {}
-  local function place(l, row, key)
-    return scores.weight_at(v.lead_a[l] + row * v.row_a + key * v.inner_a)
-  end
   if p.leads ~= v.leads or p.rows ~= v.rows or p.columns ~= v.inner or p.column_out ~= 1 or p.row_out ~= p.columns then
     fail "the product with values has other axes than the scores"
   end
+  local rows, keys = graph_indices.edges(p.rows), graph_indices.edges(p.columns)
   for l = 1, v.leads do
-    local at = place(l, 0, 0)
-    local row, key = p.rows - 1, p.columns - 1
-    if scores.at(at) ~= at or place(l, row, key) ~= at + row * p.columns + key then
-      fail "the axes of scores are transposed before values are weighted"
+    local at = scores.weight_at(v.lead_a[l])
+    for _, row in ipairs(rows) do
+      for _, key in ipairs(keys) do
+        local i = at + row * p.columns + key
+        if scores.at(i) ~= i or scores.weight_at(v.lead_a[l] + row * v.row_a + key * v.inner_a) ~= i then
+          fail "the axes of scores are transposed before values are weighted"
+        end
+      end
     end
     leads[at // (p.rows * p.columns) + 1] = l
   end

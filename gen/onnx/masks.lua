@@ -6,9 +6,13 @@
 --     keys     causal, causal_align, window_left, window_right
 --     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk", node that adds it }
 
+local edges = require "onnx.indices".edges
+local regular = require "onnx.regular"
 local scores_of = require "onnx.scores"
 
 local M = {}
+
+local MOST = 1 << 16 -- numbers of a mask that are all looked at; of larger ones some, if constants behind it are regular
 
 -- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it.
 local function say(find, mask, index)
@@ -61,20 +65,53 @@ local function reach(ranges, name, offset, stop, sign)
   return far or false
 end
 
+-- Where the index in a mask moves: { b, h, q, k = true }; and leads of the scores, one for each place that they begin at.
+local function moves_of(mask, product, heads, index)
+  local own, leads, seen, first = {}, {}, {}, mask.at(index(1, 0, 0))
+  for _, row in ipairs(edges(product.rows)) do own.q = own.q or mask.at(index(1, row, 0)) ~= first end
+  for _, column in ipairs(edges(product.columns)) do own.k = own.k or mask.at(index(1, 0, column)) ~= first end
+  for lead = 1, product.leads do
+    local at = mask.at(index(lead, 0, 0))
+    if not seen[at] then leads[#leads + 1], seen[at] = lead, true end
+    if at ~= first then
+      own.b = own.b or heads.head[lead] == heads.head[1]
+      own.h = own.h or heads.batch[lead] == heads.batch[1]
+    end
+  end
+  return own, leads
+end
+
+local function all_of(count)
+  local list = {}
+  for i = 1, count do list[i] = i - 1 end
+  return list
+end
+
+-- The leads, rows and columns that are compared with a band: all that a mask tells apart, or some; and whether all.
+local function places_of(product, own, leads)
+  local rows, columns = own.q and product.rows or 1, own.k and product.columns or 1
+  if #leads * rows * columns <= MOST then
+    return { leads = leads, rows = all_of(rows), columns = all_of(columns) }, true
+  end
+  local some = {}
+  for k, lead in ipairs(samples(#leads, 2)) do some[k] = leads[lead + 1] end
+  return { leads = some, rows = samples(product.rows, 5), columns = samples(product.columns, 9) }, false
+end
+
 -- { left, right, offset } of a mask that hides what is far from a query; nil if it is none.
-local function band_of(state, index, rows, columns, leads)
+local function band_of(state, index, rows, columns, places)
   local ranges = ranges_of(state, index, rows, columns)
   for _, offset in ipairs(ranges and (rows == columns and { 0 } or { columns - rows, 0 }) or {}) do
     local left = reach(ranges, "first", offset, 0, -1)
     local right = reach(ranges, "last", offset, columns - 1, 1)
     if left ~= nil and right ~= nil then
       local good = true
-      for _, lead in ipairs(samples(leads, 2)) do
-        for _, row in ipairs(samples(rows, 5)) do
-          for _, column in ipairs(samples(columns, 9)) do
+      for _, lead in ipairs(places.leads) do
+        for _, row in ipairs(places.rows) do
+          for _, column in ipairs(places.columns) do
             local by = column - row - offset
             local out = right and by > right or left and by < -left
-            if (state(index(lead + 1, row, column)) == "hidden") ~= (out or false) then good = false end
+            if (state(index(lead, row, column)) == "hidden") ~= (out or false) then good = false end
           end
         end
       end
@@ -83,17 +120,8 @@ local function band_of(state, index, rows, columns, leads)
   end
 end
 
--- The letters of the axes along which the index in a mask moves.
-local function axes_of(mask, product, heads, index)
-  local function differ(a, b) return mask.at(a) ~= mask.at(b) end
-  local own = { q = product.rows > 1 and differ(index(1, 0, 0), index(1, 1, 0)),
-                k = product.columns > 1 and differ(index(1, 0, 0), index(1, 0, 1)) }
-  for lead = 2, product.leads do
-    local same_head, same_batch = heads.head[lead] == heads.head[1], heads.batch[lead] == heads.batch[1]
-    local moves = differ(index(1, 0, 0), index(lead, 0, 0))
-    if same_head then own.b = own.b or moves end
-    if same_batch then own.h = own.h or moves end
-  end
+-- The letters of the axes that a mask has.
+local function axes_of(own)
   local letters = {}
   for letter in ("bhqk"):gmatch "." do
     if own[letter] or letter == "k" then letters[#letters + 1] = letter end
@@ -114,10 +142,13 @@ local function read_mask(find, mask, product, heads, index)
     counts[what] = counts[what] + 1
     return what
   end
-  local band = band_of(state, index, product.rows, product.columns, product.leads)
+  local own, leads = moves_of(mask, product, heads, index)
+  local places, whole = places_of(product, own, leads)
+  local band = (whole or regular.is_regular(find.graph, mask.value)) and
+    band_of(state, index, product.rows, product.columns, places) or nil
   known = { kind = mask.kind, hidden = mask.hidden, rows = product.rows, columns = product.columns,
             leads = product.leads, band = band, left = not band or counts.bias + counts.open > 0,
-            axes = axes_of(mask, product, heads, index) }
+            axes = axes_of(own) }
   find.masks[mask.value] = known
   return known
 end

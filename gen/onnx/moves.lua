@@ -74,10 +74,16 @@ function M.Tile(_, _, from, shape)
   end
 end
 
--- Quantized and back, as others compute it, is what it was.
+-- Quantized and back, as others compute it, is what it was; by another scale or zero it is not.
 function M.DequantizeLinear(self, node)
   local maker = self.graph.makers[node.inputs[1]]
-  return maker and maker.op == "QuantizeLinear" and same or nil, maker and maker.inputs[1]
+  if not maker or maker.op ~= "QuantizeLinear" or maker.attributes.axis ~= node.attributes.axis then return nil end
+  local function number(name) return name == "" and 0 or self:scalar(name) end -- a zero may be left out
+  for k = 2, 3 do
+    local one, other = maker.inputs[k] or "", node.inputs[k] or ""
+    if one ~= other and (not number(one) or number(one) ~= number(other)) then return nil end
+  end
+  return same, maker.inputs[1]
 end
 
 return M

@@ -4,18 +4,14 @@
 --                 something looks like one
 --   as(work, layout) -> the context as it is, in a layout: the first value that lies so, or nil
 --     work    { find, layer, scores, heads, leads, .. }, as gen/onnx/layers.lua has them
---   edges(count)    numbers from 0 on that stand for all
 --   places          by the layout: of a sequence, head, row and column the index in a value
 
+local edges = require "onnx.indices".edges
 local products = require "onnx.products"
 
 local M = {}
 
 local HOPS = 24 -- of nodes behind the context
-
-function M.edges(count) return { 0, math.min(1, count - 1), count - 1 } end
-
-local edges = M.edges
 
 M.places = {
   bhsd = function(e, rows, count, width) return ((e.batch * count + e.head) * rows + e.row) * width + e.i end,
@@ -37,7 +33,7 @@ local function only_reader(graph, value)
   return #list == 1 and not graph.outputs[value] and list[1] or nil
 end
 
-local moves = { Cast = true, QuantizeLinear = true, DequantizeLinear = true }
+local moves = { Cast = true, QuantizeLinear = true }
 
 -- The values behind one that have its elements, each the only reader's of the one before; and the projection.
 local function followed(elements, value)
@@ -49,7 +45,8 @@ local function followed(elements, value)
     if why or product and product.x == value then return list, product, why end
     local out = node and node.outputs[1]
     local source = out and elements:source(out)
-    if not (source and source.from == value or node and moves[node.op]) then return list end
+    local back = source and (source.from == value or node.op == "DequantizeLinear")
+    if not (back or node and moves[node.op]) then return list end
     list[#list + 1], value = out, out
   end
   return list

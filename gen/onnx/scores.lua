@@ -12,6 +12,7 @@
 --   fail(format, ...)           raises why it is no attention that is known
 
 local bodies = require "onnx.bodies"
+local graph_nodes = require "onnx.nodes"
 local indices = require "onnx.indices"
 local products = require "onnx.products"
 
@@ -20,6 +21,7 @@ local M = {}
 M.HIDDEN = -1e4 -- what is added to the scores of keys that are not seen is at most so
 
 local DEPTH = 48 -- of nodes between the products
+local MOST = 1 << 16 -- numbers that are all looked at
 
 -- Which inputs of an operator scores may come through.
 local through = { Mul = { 1, 2 }, Div = { 1 }, Add = { 1, 2 }, Sub = { 1 }, Where = { 2, 3 }, Tanh = { 1 },
@@ -144,14 +146,28 @@ function back.Add(self, node, value)
   return node.inputs[k]
 end
 
+-- Whether all numbers of a value are such. Of one that is repeated one is looked at.
+local function all_are(self, name, good)
+  local elements = self.elements
+  for _ = 1, DEPTH do
+    local source = elements:source(name)
+    if not source then break end
+    name = source.from
+  end
+  local maker, shape = self.graph.makers[name], elements.shapes[name]
+  local count = maker and maker.op == "ConstantOfShape" and 1 or shape and indices.count(shape) or 0
+  for i = 0, math.min(count, MOST) - 1 do
+    local x = elements:at(name, i)
+    if type(x) ~= "number" or not good(x) then return false end
+  end
+  return count > 0 and count <= MOST
+end
+
 function back.Where(self, node, value)
   local k = side(self, node)
-  local other = number_of(self, node.inputs[5 - k])
-  if not other then -- a constant that is broadcast has one number too
-    local x = self.elements:at(node.inputs[5 - k], 0)
-    other = type(x) == "number" and x
+  if not all_are(self, node.inputs[5 - k], function(x) return x <= M.HIDDEN end) then
+    self.fail("Where sets scores to what is not as low as -10000")
   end
-  if not other or other > M.HIDDEN then self.fail("Where sets scores to what is not as low as -10000") end
   add_mask(self, node, value, node.inputs[1], { kind = "bool", hidden = k == 3 })
   return node.inputs[k]
 end
@@ -213,16 +229,49 @@ end
 
 -- ---- forward ----
 
--- Whether weights pass a Where as they are: it clears those of rows that see no key.
+-- A condition and whether it is such, without the nodes that negate it.
+local function plain_condition(self, name, flag)
+  for _ = 1, DEPTH do
+    local node = self.graph.makers[name]
+    if not node or node.op ~= "Not" then break end
+    name, flag = node.inputs[1], not flag
+  end
+  return name, flag
+end
+
+-- Whether weights are hidden where a condition is `flag`: those that are no numbers, those that a mask hides, and rows
+-- of which all scores are hidden.
+local function hides(self, condition, flag, weights)
+  condition, flag = plain_condition(self, condition, flag)
+  local graph, shape = self.graph, self.elements.shapes[condition]
+  local node = graph.makers[condition]
+  if node and node.op == "IsNaN" then return flag and node.inputs[1] == weights end
+  for _, mask in ipairs(self.masks) do
+    local name, hidden = plain_condition(self, mask.value, mask.hidden)
+    if mask.kind == "bool" and name == condition and hidden == flag then return true end
+  end
+  return shape ~= nil and shape[#shape] == 1
+    and graph_nodes.is_made_of(graph, { inputs = {} }, condition, self.softmax.inputs[1])
+end
+
+-- Whether weights pass a Where as they are: it clears those that are hidden anyhow.
 local function clears(self, node, value)
   for k = 2, 3 do
-    local other = node.inputs[5 - k]
-    if node.inputs[k] == value and self.elements.shapes[other] and self.elements:at(other, 0) == 0 then return true end
+    if node.inputs[k] == value and hides(self, node.inputs[1], k == 3, value)
+        and all_are(self, node.inputs[5 - k], function(x) return x == 0 end) then
+      return true
+    end
   end
+  self.why = "Where clears weights that no mask hides"
   return false
 end
 
-local unchanged = { Cast = true, QuantizeLinear = true, DequantizeLinear = true }
+-- Whether a node leaves weights as they are, or will where they come back from integers.
+local function keeps(self, node, value)
+  if node.op == "Where" then return clears(self, node, value) end
+  return node.op == "Cast" or node.op == "QuantizeLinear"
+    or node.op == "DequantizeLinear" and self.elements:source(node.outputs[1])
+end
 
 -- The product with values that reads the weights, by the steps to it.
 local function read_values(self, value, steps, depth)
@@ -235,7 +284,7 @@ local function read_values(self, value, steps, depth)
       local source = self.elements:source(out)
       local more
       if source and source.from == value then more = source.at
-      elseif unchanged[node.op] or node.op == "Where" and clears(self, node, value) then
+      elseif keeps(self, node, value) then
         more = function(i) return i end
       end
       if more then
@@ -287,7 +336,7 @@ function M.of(elements, softmax, fail)
   end
   local product = read_scores(self)
   local values, steps = read_values(self, softmax.outputs[1], {}, DEPTH)
-  if not values then fail("no product with values reads it") end
+  if not values then fail(self.why or "no product with values reads it") end
   local scale = self.scale * product.factor
   if self.softcap then scale = scale * self.softcap end
   return { product = product, values = values, scale = scale, softcap = self.softcap, masks = self.masks,

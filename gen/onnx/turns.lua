@@ -6,6 +6,7 @@
 --     turn             { columns = by i the cell before it, with `added` to it; pairs = { { i, j }, .. },
 --                        factor of what is not turned, or of the first pair where all is,
 --                        angle(k, place) -> angle, magnitude of pair k }
+--   differs(turn, cells, width, rows) -> why the first rows have other columns, or are not scaled so; or nil
 --   frequencies(turn, first, rows) -> the angle of each pair from place to place; nil where there are no such
 --   order(turn, width) -> "half" or "interleaved" and the columns in the order that rope has them
 
@@ -103,6 +104,20 @@ function M.read(cells, width, first, rows)
     return math.atan(-other.factor, own.factor), math.sqrt(own.factor ^ 2 + other.factor ^ 2)
   end
   return turn
+end
+
+-- Why what is turned has other columns in the first rows, or nil.
+function M.differs(turn, cells, width, rows)
+  local other = rows > 2 and M.read(cells, width, 0, rows) -- nothing is told by few rows, of which some are not turned
+  for i = 0, other and width - 1 or -1 do
+    local own, cell = turn.columns[i], other.columns[i]
+    if own.column ~= cell.column or not near(own.added, cell.added) then
+      return "its rows are shifted by their places"
+    end
+  end
+  if other and 2 * #turn.pairs < width and not near(turn.factor, other.factor) then
+    return "its rows are scaled by their places"
+  end
 end
 
 local TURN = 2 * math.pi

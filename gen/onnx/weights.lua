@@ -60,6 +60,18 @@ local function rows_agree(operand, heads)
   return true
 end
 
+-- Whether another row of a head has column i by the same factor, and the same is added to it.
+local function is_same(cells, operand, l, row, i)
+  local other = operand.cell(l, row, i)
+  return other and #other == 1 and other[1].column == cells[1].column and other[1].factor == cells[1].factor
+    and other[1].element == cells[1].element and other.constant == cells.constant
+end
+
+-- Rows behind the first one that stand for all.
+local function more_rows(operand)
+  return { math.min(1, operand.rows - 1), operand.rows // 2, operand.rows - 1 }
+end
+
 -- Columns of all heads of an operand that is not turned, or of one that is, in the order of `turn`.
 local function read_columns(operand, heads, count, order)
   local made = { product = operand.product, heads = count, columns = {}, elements = {} }
@@ -70,6 +82,8 @@ local function read_columns(operand, heads, count, order)
     if order then
       turn, why = graph_turns.read(function(row, i) return operand.cell(l, row, i) end, width, 0, operand.rows)
       if not turn then return nil, why end
+      why = graph_turns.differs(turn, function(row, i) return operand.cell(l, row, i) end, width, operand.rows // 2 + 1)
+      if why then return nil, why end
     end
     for i = 0, width - 1 do
       local cell, at = turn and turn.columns[order[i]], head * width + i + 1
@@ -78,6 +92,9 @@ local function read_columns(operand, heads, count, order)
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
         if not cell or cell.factor == 0 then return nil, "its columns are mixed" end
+        for _, row in ipairs(more_rows(operand)) do
+          if not is_same(cells, operand, l, row, i) then return nil, "its rows are scaled or shifted by their places" end
+        end
         added, factor = cells.constant / cell.factor, cell.factor -- a bias is added before what multiplies it
       end
       made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias + added
@@ -261,7 +278,9 @@ function M.of(find, operands, heads, fail)
   for _, letter in ipairs { "q", "k", "v" } do
     local operand = operands[letter]
     local count = operand.product and rows_agree(operand, heads) and grouped(operand, heads)
-    local own = count and read_columns(operand, heads, count, letter ~= "v" and made.order) or nil
+    local own, because
+    if count then own, because = read_columns(operand, heads, count, letter ~= "v" and made.order) end
+    operand.why = operand.why or because
     if own and letter == "v" and own.factor ~= 1 then
       multiply_columns(own, function() return own.factor end)
     end
@@ -274,7 +293,7 @@ function M.of(find, operands, heads, fail)
     spans[letter], made.gains[letter] = read_gains(find, operands[letter], made[letter], operands[letter].side.width)
   end
   if between and (lost "q" or lost "k" or operands.q.norm and (not spans.q or spans.q ~= spans.k)) then
-    as_they_are(operands, made, "what lies between Q, K and their projections is not known")
+    as_they_are(operands, made, operands.q.why or operands.k.why or "what lies between Q, K and their projections is not known")
   end
   made.keys.norm_span = spans.q == "all" and made.q and "all" or nil
   for _, letter in ipairs { "q", "k", "v" } do

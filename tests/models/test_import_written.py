@@ -416,6 +416,43 @@ def body(nodes, output, constants=()):
                              list(constants))
 
 
+def by_places(g):
+    """Rows that are scaled or shifted by their places, and numbers that come back from integers by another scale: no
+    projection makes them."""
+    g.seq = 6
+    q, k, v = g.qkv(g.source())
+    q = g.node("DequantizeLinear", g.node("QuantizeLinear", q, g.floats(0.01)), g.floats(0.03))
+    k = g.node("Add", k, g.constant(g.x(g.seq, g.h * g.dk)))
+    v = g.node("Mul", v, g.constant(g.x(g.seq, 1) + 1))
+    return (g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))),
+            "h={h} dk={dk} project=o")
+
+
+def rows_in_threes(g):
+    """Rows as three axes, of which two change places: the first two rows and the last one stay where they are."""
+    g.seq = 8
+    x = g.node("Reshape", g.source(), g.ints(BATCH, 2, 2, 2, g.width))
+    flat, parts = g.node("Reshape", g.node("Transpose", x, perm=[0, 2, 1, 3, 4]), g.ints(-1, g.width)), []
+    for _ in range(3):
+        y = g.node("Gemm", flat, g.constant(g.x(g.width, g.h * g.dk)), g.constant(g.x(g.h * g.dk)))
+        parts.append(g.node("Reshape", y, g.ints(BATCH, g.seq, g.h * g.dk)))
+    q, k, v = parts
+    return (g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))),
+            "h={h} d_model=12 dk={dk}")
+
+
+def sparse(g):
+    """Masks that look like others: causal but for some rows in the middle, and a bias of one head in the middle."""
+    g.h, g.seq = 8, 40
+    q, k, v = g.qkv(g.source())
+    seen, bias = np.tril(np.ones((g.seq, g.seq), bool)), np.zeros((8, 1, g.seq), "f4")
+    seen[17:20, 3:15], seen[25], bias[5] = False, True, 4 * g.x(1, g.seq)
+    scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
+    scores = g.node("Where", g.constant(seen), scores, g.floats(LOW))
+    y = g.node("MatMul", g.softmax(g.node("Add", scores, g.constant(bias))), g.heads(v, g.h))
+    return g.finish(y), "h={h} d_model=12 dk={dk} mask=add mask_dims=hqk scale=1"
+
+
 def choice(g, condition, yes, no):
     """If, with a node in each body whose output has the same name there."""
     return g.node("If", condition, then_branch=body([yes], "it"), else_branch=body([no], "it"))
@@ -461,7 +498,8 @@ def calls(g):
 
 BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, selects,
             einsum, shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows,
-            unseen, quantized(False), quantized(True), few_bits, blocks, dynamic, between, branches, calls]
+            unseen, quantized(False), quantized(True), few_bits, blocks, dynamic, between, by_places, rows_in_threes,
+            sparse, branches, calls]
 
 
 def model_of(g, y, opset=17):
@@ -633,7 +671,42 @@ def classes(g):
     return g.softmax(g.linear(g.source(), 5))
 
 
-LEFT = [(by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
+def unlike(g, scores=lambda x: x, weights=lambda x: x):
+    """Attention with something of its own around the softmax."""
+    g.seq = 8
+    q, k, v = g.qkv(g.source())
+    x = scores(g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))))
+    return g.finish(g.node("MatMul", weights(g.softmax(x)), g.heads(v, g.h)))
+
+
+def permuted(g, x):
+    """Keys as three axes, of which two change places."""
+    x = g.node("Transpose", g.node("Reshape", x, g.ints(BATCH, g.h, 8, 2, 2, 2)), perm=[0, 1, 2, 4, 3, 5])
+    return g.node("Reshape", x, g.ints(BATCH, g.h, 8, 8))
+
+
+def permuted_scores(g): return unlike(g, scores=lambda x: permuted(g, x))
+
+
+def permuted_weights(g): return unlike(g, weights=lambda x: permuted(g, x))
+
+
+def dropped(g):
+    """Weights that are cleared where no mask hides them."""
+    seen = g.input("seen", np.ones((BATCH, 1, 1, 8), bool))
+    return unlike(g, weights=lambda x: g.node("Where", seen, x, g.floats(0.0)))
+
+
+def two_values(g):
+    """Scores that are replaced by a constant of which the first number alone is low."""
+    seen, other = g.input("seen", np.ones((BATCH, 1, 8, 8), bool)), g.x(8, 8)
+    other[0, 0] = -1e9
+    return unlike(g, scores=lambda x: g.node("Where", seen, x, g.constant(other)))
+
+
+LEFT = [(permuted_scores, "the axes of scores are transposed"), (permuted_weights, "the axes of scores are transposed"),
+        (dropped, "Where clears weights that no mask hides"), (two_values, "Where sets scores to what is not as low"),
+        (by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
         (by_query, "which is no number for each head"),
         (of_inputs, "a factor for each head, and Q is no projection"), (classes, "no product")]
 
@@ -697,6 +770,31 @@ def test_notes(tmp_path):
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
     assert " project=kvo" in text and "      Q is an input: few (MatMulNBits) has g_idx\n" in text
+
+
+def test_shifted_behind_rope(tmp_path):
+    """Rope is read back only if what was turned is the same for all rows; a mask has all the axes along which it
+    moves, also where the first rows and keys share one number."""
+    g = Written(f"{SEED} shifted")
+    g.seq, half = 8, g.dk // 2
+    angle = np.tile(np.arange(8)[:, None] * 0.3 ** np.arange(half), 2)
+    cos, sin = [g.constant(f(angle).astype("f4")) for f in (np.cos, np.sin)]
+
+    def turned(x):
+        first, second = g.node("Split", x, g.ints(half, half), outputs=2, axis=-1)
+        other = g.node("Concat", g.node("Neg", second), first, axis=-1)
+        return g.node("Add", g.node("Mul", x, cos), g.node("Mul", other, sin))
+    q, k, v = g.qkv(g.source())
+    q, k = g.heads(g.node("Add", q, g.constant(g.x(8, g.h * g.dk))), g.h), g.heads(k, g.h)
+    scores = g.node("MatMul", turned(q), g.node("Transpose", turned(k), perm=[0, 1, 3, 2]))
+    scores = g.node("Reshape", scores, g.ints(BATCH, g.h, 2, 4, 2, 4))
+    scores = g.node("Reshape", g.node("Add", scores, g.input("by_part", g.x(BATCH, 1, 2, 1, 2, 1))),
+                    g.ints(BATCH, g.h, 8, 8))
+    y = g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
+    onnx.save(model_of(g, y), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=8", "-o", tmp_path / "out")
+    assert " mask_dims=bqk" in text and " project=vo" in text and " rope" not in text
+    assert "Q is an input: its rows are shifted by their places" in text
 
 
 def test_rounded_mask(tmp_path):
