@@ -103,7 +103,10 @@ end
 
 function others.Where(self, node, value, i)
   local condition = self:operand(node, 1, value, i)
-  if type(condition) ~= "number" then return nil end
+  if type(condition) ~= "number" then
+    local x = self:operand(node, 2, value, i)
+    return type(x) == "number" and x == self:operand(node, 3, value, i) and x or nil
+  end
   return self:operand(node, condition ~= 0 and 2 or 3, value, i)
 end
 
@@ -174,6 +177,16 @@ function Elements:scale_at(node, k)
     self:at(node.inputs[3], k) or 0
   if type(scale) ~= "number" or type(zero) ~= "number" then return nil end
   return scale, zero
+end
+
+-- By numbers of its own for each channel, which is the second axis.
+function others.BatchNormalization(self, node, value, i)
+  local shape, own = self.shapes[value], {}
+  if (node.attributes.training_mode or 0) ~= 0 or #shape < 2 then return nil end
+  for k = 2, 5 do own[k] = self:at(node.inputs[k], i // steps_of(shape)[2] % shape[2]) end
+  for k = 2, 5 do if type(own[k]) ~= "number" then return nil end end
+  local by = own[2] / math.sqrt(own[5] + (node.attributes.epsilon or 1e-5))
+  return functions.linear.Add(functions.linear.Mul(self:at(node.inputs[1], i), by), own[3] - own[4] * by)
 end
 
 -- A number of a constant that is quantized.

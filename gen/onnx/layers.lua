@@ -178,7 +178,7 @@ local function add_notes(work, why)
   for _, mask in ipairs(layer.inputs.masks) do
     local of = {}
     for _, letter in ipairs { "q", "k" } do
-      local own = made[letter] and graph_nodes.is_made_of(work.find.graph, layer, mask.value, made[letter].product.out)
+      local own = made[letter] and graph_nodes.is_made_of(work.find.graph, mask.value, made[letter].product.out, layer)
       if own then of[#of + 1] = letter:upper() end
     end
     if #of > 0 then

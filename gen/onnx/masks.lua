@@ -14,10 +14,11 @@ local M = {}
 
 local MOST = 1 << 16 -- numbers of a mask that are all looked at; of larger ones some, if constants behind it are regular
 
--- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it.
+-- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it. What
+-- is added to -inf hides no less.
 local function say(find, mask, index)
   local x = find.elements:at(mask.value, mask.at(index))
-  if type(x) ~= "number" then return "open" end
+  if type(x) ~= "number" then return mask.kind == "add" and x.constant == -math.huge and "hidden" or "open" end
   if mask.kind == "bool" then return (x ~= 0) == mask.hidden and "hidden" or "seen" end
   return x <= scores_of.HIDDEN and "hidden" or x == 0 and "seen" or "bias"
 end

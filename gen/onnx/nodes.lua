@@ -3,7 +3,8 @@
 --   own(graph, layer, maker) -> nodes of the file, in their order; only the output of the layer needs them
 --     layer    { inputs } of gen/onnx/layers.lua, which are not followed further back
 --     maker    the node that makes its output
---   is_made_of(graph, layer, value, other) -> whether a value is made of another one, behind the inputs of the layer
+--   is_made_of(graph, value, other, layer) -> whether a value is made of another one, behind the inputs of a layer;
+--                                             without another one, whether of an input of the graph
 
 local M = {}
 
@@ -57,13 +58,13 @@ end
 
 function M.own(graph, layer, maker) return in_order(graph, own_nodes(graph, layer, maker)) end
 
-function M.is_made_of(graph, layer, value, other)
-  local seen, waiting = { [value] = true }, { value }
-  for _, key in ipairs { "q", "k", "v" } do seen[layer.inputs[key] or ""] = true end
+function M.is_made_of(graph, value, other, layer)
+  local seen, waiting = { [value] = true, [""] = true }, { value }
+  for _, key in ipairs(layer and { "q", "k", "v" } or {}) do seen[layer.inputs[key] or ""] = true end
   while #waiting > 0 do
     local name = table.remove(waiting)
-    if name == other then return true end
     local maker = graph.makers[name]
+    if name == other or not other and not maker and not graph.tensors[name] then return true end
     local shape_alone = maker and (maker.op == "Shape" or maker.op == "Size")
     for _, input in ipairs(maker and not shape_alone and maker.uses or {}) do
       if not seen[input] then seen[input], waiting[#waiting + 1] = true, input end

@@ -96,7 +96,8 @@ local function added(find, product, value)
   local count = 1
   for _, size in ipairs(find.elements.shapes[other] or { 0 }) do count = count * size end
   if not shape or count ~= product.columns and count ~= 1 then return nil end
-  for i = 0, product.rows * product.columns - 1, math.max(1, (product.rows - 1) * product.columns) do
+  for _, row in ipairs(edges(product.rows)) do
+    local i = row * product.columns
     for column = 0, product.columns - 1 do
       local _, own = product.cell(i + column)
       local x = find.elements:operand(node, node.inputs[1] == value and 2 or 1, node.outputs[1], i + column)

@@ -184,8 +184,9 @@ local function matrix_of(elements, value, rows, row, columns, column)
   local features = in_out and step or count // rows
   if features < columns or features * rows ~= count then return nil end
   local function of(c) return in_out and place(0, c) or place(0, c) // rows end
-  for _, c in ipairs { 0, columns // 2, columns - 1 } do
-    for _, i in ipairs { 0, rows // 2, rows - 1 } do
+  local some = indices.edges(rows)
+  for _, c in ipairs(indices.edges(columns)) do
+    for _, i in ipairs(some) do
       local wanted = in_out and i * features + of(c) or of(c) * rows + i
       if place(i, c) ~= wanted or of(c) >= features then return nil end
     end

@@ -50,19 +50,39 @@ local function behind(self, value, depth)
   return known
 end
 
--- The input that scores come through, and the others.
-local function side(self, node)
-  local found, others = nil, {}
-  for _, k in ipairs(through[node.op]) do
-    local input = node.inputs[k]
-    if input and #behind(self, input, DEPTH) > 0 then
-      if found then self.fail("%s adds up two products, such as scores by distance", node.op) end
-      found = k
-    else
-      others[#others + 1] = input
+-- How many of the products behind a value have two factors that depend on inputs: those of places by a constant do not.
+local function count_scores(self, value)
+  local count = 0
+  for _, product in ipairs(behind(self, value, DEPTH)) do
+    if graph_nodes.is_made_of(self.graph, product.a) and graph_nodes.is_made_of(self.graph, product.b) then
+      count = count + 1
     end
   end
-  return found or self.fail("%s has no product of queries and keys before it", node.op), others[1]
+  return count
+end
+
+-- The input that scores come through, and the other one.
+local function side(self, node)
+  local found, other, both
+  for _, k in ipairs(through[node.op]) do
+    local input = node.inputs[k]
+    if not input or #behind(self, input, DEPTH) == 0 then
+      other = other or input
+    elseif not found then
+      found = k
+    else
+      both = k
+    end
+  end
+  if both then
+    local first, second = count_scores(self, node.inputs[found]), count_scores(self, node.inputs[both])
+    if (first > 0) == (second > 0) then
+      self.fail("%s adds up two products, such as scores by distance", node.op)
+    end
+    if second > 0 then found, both = both, found end
+    other = node.inputs[both]
+  end
+  return found or self.fail("%s has no product of queries and keys before it", node.op), other
 end
 
 -- An index of the softmax where so many steps back. Steps are functions of an index.
@@ -251,7 +271,7 @@ local function hides(self, condition, flag, weights)
     if mask.kind == "bool" and name == condition and hidden == flag then return true end
   end
   return shape ~= nil and shape[#shape] == 1
-    and graph_nodes.is_made_of(graph, { inputs = {} }, condition, self.softmax.inputs[1])
+    and graph_nodes.is_made_of(graph, condition, self.softmax.inputs[1])
 end
 
 -- Whether weights pass a Where as they are: it clears those that are hidden anyhow.
@@ -328,12 +348,12 @@ local function behind(why) return why and (", %s,"):format(why) or "" end
 function M.of(elements, softmax, fail)
   local self = { elements = elements, graph = elements.graph, softmax = softmax, fail = fail, scale = 1, masks = {},
                  steps = {}, factors = {}, products = {} }
-  if not is_last_axis(elements, softmax) then fail("its axis is not the last one") end
   local unknown = elements.unknown
   if not elements.shapes[softmax.inputs[1]] then
     fail("the axes of its input are not known%s", unknown and (", for node %s (%s)%s does not say its own"):format(
       unknown.name, unknown.op, behind(bodies.why(elements.graph, unknown))) or "")
   end
+  if not is_last_axis(elements, softmax) then fail("its axis is not the last one") end
   local product = read_scores(self)
   local values, steps = read_values(self, softmax.outputs[1], {}, DEPTH)
   if not values then fail(self.why or "no product with values reads it") end

@@ -23,13 +23,15 @@ local function add_rules(names, rule)
 end
 
 add_rules([[Abs Acos Asin Atan BatchNormalization BiasGelu BitwiseNot Cast CastLike Ceil Celu Clip Cos CumSum
-  DequantizeLinear Dropout Elu Erf Exp FastGelu Floor Gelu GroupNormalization HardSigmoid
+  DequantizeLinear Dropout Elu Erf Exp EyeLike FastGelu Floor Gelu GroupNormalization HardSigmoid
   HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Log LogSoftmax
   LpNormalization MeanVarianceNormalization Mish Neg Not PRelu QuantizeLinear QuickGelu RMSNormalization Reciprocal Relu
   RotaryEmbedding Round ScatterElements ScatterND Selu Shrink Sigmoid Sign SimplifiedLayerNormalization Sin Sinh Cosh
-  SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax Softplus Softsign Sqrt Swish Tan Tanh
+  Softmax Softplus Softsign Sqrt Swish Tan Tanh
   ThresholdedRelu Trilu]],
   function(_, _, a) return a end)
+
+add_rules("SkipLayerNormalization SkipSimplifiedLayerNormalization", function(_, _, a) return a, nil, nil, a end)
 
 function rules.DynamicQuantizeLinear(_, _, a) return a, {}, {} end
 

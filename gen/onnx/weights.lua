@@ -103,6 +103,10 @@ local function read_columns(operand, heads, count, order)
       uneven = uneven or math.abs(by[at] - 1) > NEAR
     end
   end
+  if made.factor < 0 or uneven then -- each column has its own
+    for at, factor in ipairs(by) do by[at] = factor * made.factor end
+    made.factor, uneven = 1, true
+  end
   made.bias, made.by = biased and bias or nil, uneven and by or nil
   return made
 end

@@ -441,6 +441,58 @@ def rows_in_threes(g):
             "h={h} d_model=12 dk={dk}")
 
 
+def matrix_in_threes(g):
+    """Rows of matrices as three axes, of which two change places; and numbers that are added to the rows of Y."""
+    g.width, g.seq = 27, 8
+    x, parts = g.source(), []
+    for _ in range(3):
+        w = g.node("Transpose", g.constant(g.x(3, 3, 3, g.h * g.dk)), perm=[1, 0, 2, 3])
+        parts.append(g.node("MatMul", x, g.node("Reshape", w, g.ints(27, g.h * g.dk))))
+    q, k, v = parts
+    context = g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))
+    y, by_row = g.node("MatMul", g.rows(context), g.constant(g.x(g.h * g.dk, 8))), g.x(8, 1)
+    by_row[7] = by_row[0]
+    return g.node("Add", y, g.constant(by_row)), "h={h} dk={dk} project=o"
+
+
+def channel_norms(g):
+    """Batch norms behind projections, as LeViT has them, some with negative factors; rows that are the sum of a
+    SkipLayerNormalization."""
+    x = g.node("SkipLayerNormalization", g.source(), "x", g.constant(g.x(g.width)), domain="com.microsoft", outputs=4)[3]
+    flat, parts = g.node("Reshape", x, g.ints(-1, g.width)), []
+    for _ in range(3):
+        y = g.node("Gemm", flat, g.constant(g.x(g.width, g.h * g.dk)), g.constant(g.x(g.h * g.dk)))
+        gain, bias, mean, variance = [g.x(g.h * g.dk) for _ in range(4)]
+        y = g.node("BatchNormalization", y, *map(g.constant, (gain, bias, mean, np.abs(variance) + 1)), epsilon=1e-3)
+        parts.append(g.node("Reshape", y, g.ints(BATCH, g.seq, g.h * g.dk)))
+    q, k, v = parts
+    return (g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))),
+            "h={h} d_model=12 dk={dk}")
+
+
+def by_distance(g):
+    """SAM's: products of Q and constants are a mask that is added to the scores."""
+    q, k, v = g.qkv(g.source())
+    q = g.heads(q, g.h)
+    scores = g.node("Mul", g.node("MatMul", q, g.heads(k, g.h, (0, 2, 3, 1))), g.floats(g.dk**-0.5))
+    table = g.node("Sin", g.constant(g.x(g.h, g.seq, g.seq, g.dk)))
+    far = g.node("Einsum", g.node("Transpose", q, perm=[0, 2, 1, 3]), table, equation="bqhd,hqkd->bhqk")
+    y = g.node("MatMul", g.softmax(g.node("Add", far, scores)), g.heads(v, g.h))
+    return g.finish(y), "h={h} d_model=12 dk={dk} mask=add mask_dims=bhqk"
+
+
+def merged(g):
+    """PyTorch's MultiheadAttention: masks of constants and of inputs in one, by Where and by Add."""
+    g.seq = 5
+    q, k, v = g.qkv(g.source())
+    far = np.where(np.tril(np.ones((g.seq, g.seq), bool)), 0, -np.inf).astype("f4")
+    far = g.node("Where", g.input("seen", np.ones((BATCH, 1, 1, g.seq), bool)), g.constant(far), g.floats(-np.inf))
+    far = g.node("Add", far, g.input("pad", g.x(BATCH, 1, 1, g.seq)))
+    scores = g.node("Add", g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))), far)
+    return (g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h))),
+            "h={h} d_model=12 dk={dk} causal=true mask=add mask_dims=bqk scale=1")
+
+
 def sparse(g):
     """Masks that look like others: causal but for some rows in the middle, and a bias of one head in the middle."""
     g.h, g.seq = 8, 40
@@ -499,7 +551,7 @@ def calls(g):
 BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, selects,
             einsum, shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows,
             unseen, quantized(False), quantized(True), few_bits, blocks, dynamic, between, by_places, rows_in_threes,
-            sparse, branches, calls]
+            matrix_in_threes, channel_norms, by_distance, merged, sparse, branches, calls]
 
 
 def model_of(g, y, opset=17):
@@ -704,7 +756,11 @@ def two_values(g):
     return unlike(g, scores=lambda x: g.node("Where", seen, x, g.constant(other)))
 
 
-LEFT = [(permuted_scores, "the axes of scores are transposed"), (permuted_weights, "the axes of scores are transposed"),
+def unknown(g):
+    return unlike(g, scores=lambda x: g.node("Compress", x, g.constant(np.ones(8, bool)), axis=3))
+
+
+LEFT = [(unknown, "the axes of its input are not known, for node Compress of "), (permuted_scores, "the axes of scores are transposed"), (permuted_weights, "the axes of scores are transposed"),
         (dropped, "Where clears weights that no mask hides"), (two_values, "Where sets scores to what is not as low"),
         (by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
         (by_query, "which is no number for each head"),
