@@ -1,5 +1,5 @@
--- Graphs within nodes of an ONNX graph in the place of these nodes: the branch of an If that is taken, and functions of
--- the model.
+-- Graphs within nodes of an ONNX graph in the place of these nodes: the branch of an If that is taken, functions of the
+-- model, and what Attention of ai.onnx stands for.
 --
 --   opened(graph) -> a graph with lists of its own, for walk
 --   walk(graph, elements, take)    calls take(node) in order, with nodes of bodies in the place of their node. Then
@@ -11,6 +11,7 @@
 -- elements: of gen/onnx/elements.lua, by which conditions are known.
 
 local file = require "onnx.file"
+local plain_attention = require "onnx.plain_attention"
 local wording = require "base.wording"
 
 local M = {}
@@ -30,6 +31,10 @@ end
 local function expanded(graph, node, elements)
   local place = graph.functions[("%s %s"):format(node.domain, node.op)]
   if place then return file.function_body(graph, node, place) end
+  if node.op == "Attention" and node.domain == "" then
+    local raw = plain_attention.body(graph, node, elements.shapes)
+    return raw and file.nodes_of(graph, node, raw)
+  end
   if node.op ~= "If" or node.domain ~= "" then return nil end
   local condition = elements:scalar(node.inputs[1] or "")
   if not condition then

@@ -4,6 +4,8 @@
 --   body(graph, node, place) -> nodes              of a graph that an attribute of a node is, and nodes which give its
 --                                                  outputs to those of the node; all enter the lists of the graph
 --   function_body(graph, node, place) -> nodes     of a function of the model that a node calls
+--   nodes_of(graph, node, raw) -> nodes            of one that is no part of the file: { node, input, output } as in
+--                                                  its message
 --
 -- A graph:
 --
@@ -317,14 +319,20 @@ local function body(self, node, place)
   return add_outputs(self, read_graph(self, raw, scope), node, outputs)
 end
 
-local function function_body(self, node, place)
-  local raw, given, nodes = protobuf.read(cursor_of(self, place), function_message), {}, {}
+-- The nodes of a function, as its message has them, in the place of a node that calls it.
+local function nodes_of(self, node, raw, attributes)
+  local given, nodes = {}, {}
   for k, name in ipairs(raw.input) do given[name] = node.inputs[k] or "" end
-  local attributes = attributes_of(self, raw.attribute_proto)
-  for name, value in pairs(node.attributes) do attributes[name] = value end
   local scope = inner_scope(self, node, function(name) return given[name] end, attributes)
   for i, inner in ipairs(raw.node) do nodes[i] = read_node(self, inner, scope) end
   return add_outputs(self, nodes, node, renamed(raw.output, scope))
+end
+
+local function function_body(self, node, place)
+  local raw = protobuf.read(cursor_of(self, place), function_message)
+  local attributes = attributes_of(self, raw.attribute_proto)
+  for name, value in pairs(node.attributes) do attributes[name] = value end
+  return nodes_of(self, node, raw, attributes)
 end
 
 local function read(file, path, type_size, open)
@@ -350,6 +358,6 @@ local function read(file, path, type_size, open)
   return self
 end
 
-M.read, M.body, M.function_body = read, body, function_body
+M.read, M.body, M.function_body, M.nodes_of = read, body, function_body, nodes_of
 
 return M

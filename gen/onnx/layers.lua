@@ -3,7 +3,8 @@
 --   of(graph, given) -> layers, left, opened
 --     graph     of gen/onnx/file.lua
 --     given     { key = text } of the command line
---     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why = }, in their order
+--     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why =, node = of the file
+--               that a Softmax is within, or nil }, in their order
 --     opened    the graph with bodies in the place of their nodes
 --   longer(graph, given) -> shapes in runs of other lengths
 --   branches(graph, given, opened) -> whether runs of other lengths take the branches of `opened` too
@@ -332,7 +333,7 @@ function M.of(graph, given)
     if node.op == "Softmax" and node.domain == "" then
       local layer, why = graph_indices.attempt(read, find, node, given)
       found[#found + 1] = layer
-      if not layer then left[#left + 1] = { name = node.name, why = why } end
+      if not layer then left[#left + 1] = { name = node.name, why = why, node = node.within } end
       elements:forget()
     end
   end

@@ -180,11 +180,14 @@ local function add_projections(layer)
   layer.in_out = (p.q or p.k or p.v or p.o or { in_out = true }).in_out
 end
 
--- Those that are written out, as model.layers has layers.
-local function add_written(graph, from_user, all)
-  local found, left, opened = graph_layers.of(graph, from_user)
-  for _, layer in ipairs(found) do all[#all + 1] = graph_parts.layer(opened, layer) end
-  return left
+-- How many projections a layer has.
+local function projections_of(layer)
+  local count = 0
+  for _ in pairs(layer.projections or {}) do count = count + 1 end
+  for matrix in pairs(layer.found and layer.found.weights or {}) do
+    if matrix:find "^w" then count = count + 1 end
+  end
+  return count
 end
 
 -- The values of the graph that the arguments of a kernel are.
@@ -198,36 +201,63 @@ local function add_values(layer)
   args.y = p.o and p.o.y or layer.node.outputs[1]
 end
 
+-- A layer of an operator that is one node.
+local function read_operator(graph, node, from_user)
+  local operator = operators[("%s %s"):format(node.domain, node.op)]
+  local prefix, values, at = ("node %s: "):format(wording.short(node.name)), {}, {}
+  for key, value in pairs(node.attributes) do values[prefix .. key] = value end
+  for i, name in ipairs(operator.inputs) do at[name] = i end
+  local layer = setmetatable({
+    name = node.name, graph = graph, node = node, operator = operator, at = at, from_user = from_user, keys = {},
+    projections = {}, more = {}, args = {}, c = fields.new(graph.path, values, prefix) }, Layer)
+  layer:check_node()
+  operator.read(layer)
+  add_projections(layer)
+  add_values(layer)
+  layer.width = layer.keys.dk -- nil where the file does not say it
+  layer.keys = layers.key_list(layer.keys)
+  return layer
+end
+
+-- Of an operator that is also written out in its products: the layer that has more projections, if its rows lie as those
+-- of the operator.
+local function chosen(graph, node, from_user, written)
+  local good, layer = pcall(read_operator, graph, node, from_user)
+  if not good and (not written or type(layer) == "string") then error(layer, 0) end
+  if not written then return layer end
+  local enough = good and layer.width and
+    (next(written.found.swapped) or projections_of(layer) >= projections_of(written))
+  return enough and layer or written
+end
+
 -- graph: what gen/onnx/file.lua returns; from_user: { key = text } for keys that are given and win. Returns the
 -- layers, and nodes that are none: { name, why }.
 return function(graph, from_user)
   setmetatable(graph, Graph)
-  local all = {}
+  local found, left, opened = graph_layers.of(graph, from_user)
+  local all, own, rest = {}, {}, {}
+  for i, each in ipairs(found) do
+    found[i] = graph_parts.layer(opened, each)
+    own[each.softmax.within or ""] = found[i]
+  end
   for _, node in ipairs(graph.nodes) do
-    local operator = operators[("%s %s"):format(node.domain, node.op)]
-    if operator then
-      local prefix, values, at = ("node %s: "):format(wording.short(node.name)), {}, {}
-      for key, value in pairs(node.attributes) do values[prefix .. key] = value end
-      for i, name in ipairs(operator.inputs) do at[name] = i end
-      local layer = setmetatable({
-        name = node.name, graph = graph, node = node, operator = operator, at = at, from_user = from_user, keys = {},
-        projections = {}, more = {}, args = {}, c = fields.new(graph.path, values, prefix) }, Layer)
-      layer:check_node()
-      operator.read(layer)
-      add_projections(layer)
-      add_values(layer)
-      layer.keys = layers.key_list(layer.keys)
-      all[#all + 1] = layer
+    if operators[("%s %s"):format(node.domain, node.op)] then
+      all[#all + 1], own[node] = chosen(graph, node, from_user, own[node]), true
     end
   end
-  local left = add_written(graph, from_user, all)
+  for _, layer in ipairs(found) do
+    if own[layer.node] ~= true then all[#all + 1] = layer end
+  end
+  for _, each in ipairs(left) do
+    if own[each.node] ~= true then rest[#rest + 1] = each end
+  end
   if #all == 0 then
     local more = {}
-    for i, node in ipairs(left) do
+    for i, node in ipairs(rest) do
       more[i] = { message = ("node %s: %s"):format(wording.short(node.name), node.why) }
     end
     error({ message = graph.path .. ": no node is Attention, MultiHeadAttention or GroupQueryAttention, " ..
       "and no Softmax stands between two products of attention", more = more }, 0)
   end
-  return all, left
+  return all, rest
 end

@@ -121,9 +121,9 @@ end
 function M.layer(graph, found)
   local own = found.weights
   local first = own.wq or own.wk or own.wv or own.wo or { in_out = true }
-  return { name = found.name, graph = graph, found = found, node = found.softmax, in_out = first.in_out,
-           notes = found.notes, keys = layers.key_list(found.keys), features = features_of, values = values_of,
-           divide = found.turns and function() return found.turns end or nil }
+  return { name = found.name, graph = graph, found = found, node = found.softmax.within or found.softmax,
+           in_out = first.in_out, notes = found.notes, keys = layers.key_list(found.keys), features = features_of,
+           values = values_of, divide = found.turns and function() return found.turns end or nil }
 end
 
 return M

@@ -296,6 +296,7 @@ function M.of(find, operands, heads, fail)
   for _, letter in ipairs(between and operands.q.norm and made.q and made.k and { "q", "k" } or {}) do
     spans[letter], made.gains[letter] = read_gains(find, operands[letter], made[letter], operands[letter].side.width)
   end
+  if spans.q == "all" and spans.k == "head" and made.k.heads == 1 then spans.k = "all" end
   if between and (lost "q" or lost "k" or operands.q.norm and (not spans.q or spans.q ~= spans.k)) then
     as_they_are(operands, made, operands.q.why or operands.k.why or "what lies between Q, K and their projections is not known")
   end

@@ -505,6 +505,27 @@ def sparse(g):
     return g.finish(y), "h={h} d_model=12 dk={dk} mask=add mask_dims=hqk scale=1"
 
 
+def operator(by_head):
+    def build(g):
+        """Attention of opset 23 behind norms: of heads, or of all columns."""
+        g.opset = 23
+        q, k, v = [g.heads(x, h) if by_head else x for x, h in zip(g.qkv(g.source(), g.h_kv), (g.h, g.h_kv, g.h_kv))]
+        q, k = [g.node("LayerNormalization", x, g.constant(g.x(width) + 1), axis=-1, epsilon=1e-5)
+                for x, width in ((q, g.dk if by_head else g.h * g.dk), (k, g.dk if by_head else g.h_kv * g.dk))]
+        mask = g.x(BATCH, 1, g.seq, g.seq)
+        mask[..., 0] = 1  # a row without a key is not the same
+        mask = mask > 0 if by_head else mask
+        heads = {} if by_head else dict(q_num_heads=g.h, kv_num_heads=g.h_kv)
+        y = g.node("Attention", q, k, v, g.input("mask", mask), is_causal=1, scale=0.3, **heads)
+        keys = f"causal=true mask={'bool' if by_head else 'add'} mask_dims=bqk scale=0.3 qk_norm=layer"
+        if by_head:
+            return g.finish(y), f"h={{h}} h_kv={{h_kv}} d_model=12 dk={{dk}} {keys}"
+        y = g.node("MatMul", y, g.constant(g.x(g.h * g.dk, 8)))
+        return y, f"h={{h}} h_kv={{h_kv}} d_model=12 dk={{dk}} {keys} norm_span=all"
+    build.__name__ = f"operator_{'heads' if by_head else 'rows'}"
+    return build
+
+
 def choice(g, condition, yes, no):
     """If, with a node in each body whose output has the same name there."""
     return g.node("If", condition, then_branch=body([yes], "it"), else_branch=body([no], "it"))
@@ -551,7 +572,8 @@ def calls(g):
 BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, selects,
             einsum, shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows,
             unseen, quantized(False), quantized(True), few_bits, blocks, dynamic, between, by_places, rows_in_threes,
-            matrix_in_threes, channel_norms, by_distance, merged, sparse, branches, calls]
+            matrix_in_threes, channel_norms, by_distance, merged, sparse,
+            operator(True), operator(False), branches, calls]
 
 
 def model_of(g, y, opset=17):
@@ -728,7 +750,7 @@ def unlike(g, scores=lambda x: x, weights=lambda x: x):
     g.seq = 8
     q, k, v = g.qkv(g.source())
     x = scores(g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))))
-    return g.finish(g.node("MatMul", weights(g.softmax(x)), g.heads(v, g.h)))
+    return g.finish(g.node("MatMul", weights(g.softmax(x, 3)), g.heads(v, g.h)))
 
 
 def permuted(g, x):
