@@ -1,6 +1,7 @@
 -- Single numbers of the constants of a graph, without the host's decoders: shapes, bounds, scales, biases, tables.
 --
 --   of(tensor, i)    number i of a tensor of gen/onnx/file.lua, in row-major order; nil for a type that is not read
+--   short(x)         the shortest decimal that is the same float32: constants and attributes are such
 
 local BLOCK = 1 << 12 -- bytes that are read at once
 local LISTED = 1 << 16 -- bytes of a list of varints
@@ -64,4 +65,12 @@ local function of(tensor, i)
   return value
 end
 
-return { of = of }
+local function short(x)
+  for digits = 1, 9 do
+    local near = tonumber(("%%.%dg"):format(digits):format(x))
+    if string.pack("<f", near) == string.pack("<f", x) then return near end
+  end
+  return x
+end
+
+return { of = of, short = short }

@@ -31,6 +31,7 @@
 --   extents     { b, h, q, k } of its scores in these
 
 local bodies = require "onnx.bodies"
+local constants = require "onnx.constants"
 local graph_elements = require "onnx.elements"
 local graph_indices = require "onnx.indices"
 local graph_inputs = require "onnx.inputs"
@@ -258,15 +259,6 @@ function Layer:read_keys(scores, operands, heads)
   self.inputs.masks = masks
 end
 
--- The shortest decimal that is the same float32: constants of a graph are such.
-local function short(x)
-  for digits = 1, 9 do
-    local near = tonumber(("%%.%dg"):format(digits):format(x))
-    if string.pack("<f", near) == string.pack("<f", x) then return near end
-  end
-  return x
-end
-
 -- The type of the weights of a layer, in which its scale was rounded too.
 local function type_of(layer)
   local own = layer.weights
@@ -291,7 +283,7 @@ local function read(find, softmax, given)
     leads = leads, weights = weights, fail = refuse }
   layer.keys.scale = layers.scale(scores.scale * weights.factor * factor, layer.keys.dk, type_of(layer))
   for key, value in pairs(layer.keys) do
-    if math.type(value) == "float" then layer.keys[key] = short(value) end
+    if math.type(value) == "float" then layer.keys[key] = constants.short(value) end
   end
   return layer
 end

@@ -7,6 +7,7 @@
 --   keys, projections, args, from_user
 --   more               other constants
 
+local constants = require "onnx.constants"
 local graph_parts = require "onnx.parts"
 local pack = require "plan.pack"
 local tensors = require "model.tensors"
@@ -64,7 +65,8 @@ end
 -- A number of an attribute; 0 or `off` mean that it is not there.
 function Layer:given(name, off)
   local value = self.c:number(name, off or 0)
-  return value ~= 0 and value ~= off and value or nil
+  if value == 0 or value == off then return nil end
+  return math.type(value) == "float" and constants.short(value) or value
 end
 
 -- The value that is the kernel's mask, and the letters of its axes.
@@ -94,6 +96,10 @@ function Layer:padding(name)
   local dims = self:dims(name)
   local axes = dims and #dims
   if axes == 1 then self.args.kv_len = self:input(name) else self:take_mask(name, axes == 2 and "bk" or "bqk") end
+  local x = self:dims(self.operator.inputs[1])
+  if axes == 1 and dims[1] and x and x[1] and dims[1] ~= x[1] then
+    self:fail("%s: has %d numbers for %d sequences; only a count of keys for each is read", name, dims[1], x[1])
+  end
   if not self:input(name) or self.from_user.kv_len or self.from_user.mask then return end
   if axes == 1 then
     self.keys.kv_len = true

@@ -152,6 +152,17 @@ operators[" Attention"] = {
   end,
 }
 
+-- Operators that compute attention and are not read, with the way out.
+local unfused = "is not read; write the file without fusing it"
+local unread = {
+  ["com.microsoft QAttention"] = unfused, ["com.microsoft QOrderedAttention"] = unfused,
+  ["com.microsoft PackedAttention"] = unfused, ["com.microsoft PackedMultiHeadAttention"] = unfused,
+  ["com.microsoft DecoderAttention"] = unfused, ["com.microsoft DecoderMaskedMultiHeadAttention"] = unfused,
+  ["com.microsoft DecoderMaskedSelfAttention"] = unfused, ["com.microsoft LongformerAttention"] = unfused,
+  ["com.microsoft SparseAttention"] = unfused,
+  ["com.microsoft QLinearSoftmax"] = "is of integers; quantize the file with QuantFormat.QDQ",
+}
+
 -- ---- all ----
 
 -- The keys of what is projected, and of the widths of what is not.
@@ -241,8 +252,11 @@ return function(graph, from_user)
     own[each.softmax.within or ""] = found[i]
   end
   for _, node in ipairs(graph.nodes) do
-    if operators[("%s %s"):format(node.domain, node.op)] then
+    local name = ("%s %s"):format(node.domain, node.op)
+    if operators[name] then
       all[#all + 1], own[node] = chosen(graph, node, from_user, own[node]), true
+    elseif unread[name] then
+      rest[#rest + 1] = { name = node.name, why = ("%s %s"):format(node.op, unread[name]) }
     end
   end
   for _, layer in ipairs(found) do

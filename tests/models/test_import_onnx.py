@@ -140,7 +140,7 @@ def multi_head(draw):
         inputs.append(draw.input("seen", seen))
         draw.args["mask"] = seen.astype("u1")
     draw.keys.append(f"seq_kv={seq_kv}")
-    y = draw.node("MultiHeadAttention", *inputs, domain="com.microsoft", num_heads=h, scale=0.25)
+    y = draw.node("MultiHeadAttention", *inputs, domain="com.microsoft", num_heads=h, scale=0.3)
     return finish(draw, y, seq, h * dk), 20
 
 
@@ -252,6 +252,7 @@ def test_operator(operator, number, tmp_path):
     keys = [f"isa={drawn_isa(operator.__name__)}", f"seq={draw.seq}", f"batch={BATCH}", *draw.keys]
     imported = Imported(tmp_path / "m.onnx", tmp_path / "out", *keys)
     (name,) = imported.layers
+    assert "scale=0.3" in imported.text.split() if operator is multi_head else "scale=0.3" not in imported.text
     found = re.search(r" project=(\w+)", imported.text)
     assert draw.projected == (len(found[1].replace("none", "")) if found else 4), imported.text
     got = computed(imported, name, expected, draw.args)
@@ -358,6 +359,12 @@ def node(op, *inputs, domain="com.microsoft", output="y", **attributes):
                           for key, value in attributes.items()))
 
 
+def shaped(name, *dims):
+    """An input of the graph with these axes."""
+    axes = b"".join(field(1, field(1, size)) for size in dims)
+    return field(11, field(1, name) + field(2, field(1, field(1, 1) + field(2, axes))))
+
+
 WRONG = [
     (b"", "is no ONNX file: it has no graph"),
     (b"\x08", "byte 1: ModelProto.1: the file ends at byte 1"),
@@ -418,6 +425,10 @@ WRONG = [
     (graph(node("MultiHeadAttention", *"qkv", *[""] * 6, "c", num_heads=2)), "cache_indirection: is not supported"),
     (graph(node("MultiHeadAttention", *"qkv", *[""] * 7, "z", num_heads=2)), "input 11, z: is not known"),
     (graph(node("Attention", "x", "w", num_heads=2, heads=2) + tensor(RAW)), "attribute heads: is not known"),
+    (graph(node("Attention", "x", "w", "", "m", num_heads=2) + tensor(RAW) + shaped("x", 2, 3, 8) + shaped("m", 4)),
+     "mask_index: has 4 numbers for 2 sequences"),
+    (graph(node("QAttention", "x", "w")), "node QAttention of y: QAttention is not read; write the file without fusing"),
+    (graph(node("QLinearSoftmax", "x", "w")), "QLinearSoftmax is of integers; quantize the file with QuantFormat.QDQ"),
     (graph(node("Identity", "a", domain="", output="w") + node("Identity", "w", domain="", output="a") + NODE),
      "weights: is no constant"),
 ]
@@ -435,12 +446,6 @@ def test_wrong_files(tmp_path):
                            (["dk=2"], "constant w gives [8, 8], and by the config it must be [8, 4]")]:
         path.write_bytes(graph(NODE + tensor(RAW)))
         assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=3", *words)
-
-
-def shaped(name, *dims):
-    """An input of the graph with these axes."""
-    axes = b"".join(field(1, field(1, size)) for size in dims)
-    return field(11, field(1, name) + field(2, field(1, field(1, 1) + field(2, axes))))
 
 
 PAST = {  # operator: (domain, its inputs with p as keys of earlier runs, attributes)
