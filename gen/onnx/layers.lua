@@ -1,8 +1,9 @@
 -- The layers of attention in an ONNX graph whose products are written out: each Softmax between two products.
 --
---   of(graph, given) -> layers, left, opened
+--   of(graph, given, how) -> layers, left, opened
 --     graph     of gen/onnx/file.lua
 --     given     { key = text } of the command line
+--     how       "longer": of runs of other lengths; or nil
 --     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why =, node = of the file
 --               that a Softmax is within, or nil }, in their order
 --     opened    the graph with bodies in the place of their nodes
@@ -314,8 +315,8 @@ function M.branches(graph, given, opened)
   return true
 end
 
-function M.of(graph, given)
-  local _, elements = shapes_of(graph, given)
+function M.of(graph, given, how)
+  local _, elements = shapes_of(graph, given, how)
   graph = elements.graph
   local find = { graph = graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end

@@ -305,6 +305,19 @@ def test_branches(tmp_path):
             same(session(path).run(None, given)[0], ours(tmp_path / "out").run(None, given)[0])
 
 
+def test_scale_by_length(tmp_path):
+    """A kernel has one scale for all lengths of a run."""
+    graph = Graph("by length")
+    for name in "qkv":
+        graph.input(name, ["batch", 2, "rows", 8])
+    rows = graph.node("Cast", graph.node("Gather", graph.node("Shape", "q"), graph.constant(2)), to=TensorProto.FLOAT)
+    scores = graph.node("MatMul", "q", graph.node("Transpose", "k", perm=[0, 1, 3, 2]))
+    weights = graph.node("Softmax", graph.node("Div", scores, graph.node("Log", rows)), axis=-1)
+    path = graph.save(tmp_path / "g.onnx", graph.node("MatMul", weights, "v"))
+    said = refused(tmp_path, "model", path, "--onnxruntime", "isa=scalar", "seq=16")
+    assert "no layer can be replaced" in said and "its scale depends on the lengths of a run" in said
+
+
 def test_rounded(tmp_path):
     """Where the graph rounds activations to int8, a kernel stands for a layer only if a type of numbers is given."""
     graph = Graph("rounded")
