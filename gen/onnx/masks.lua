@@ -12,7 +12,8 @@ local scores_of = require "onnx.scores"
 
 local M = {}
 
-local MOST = 1 << 16 -- numbers of a mask that are all looked at; of larger ones some, if constants behind it are regular
+-- Numbers of a mask that are all looked at. Of a larger one some are, if the constants behind it are regular.
+local MOST = 1 << 16
 
 -- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it. What
 -- is added to -inf hides no less.
@@ -66,7 +67,8 @@ local function reach(ranges, name, offset, stop, sign)
   return far or false
 end
 
--- Where the index in a mask moves: { b, h, q, k = true }; and leads of the scores, one for each place that they begin at.
+-- Along which axes the index in a mask moves: { b, h, q, k = true }. And leads of the scores that begin at different
+-- places of the mask.
 local function moves_of(mask, product, heads, index)
   local own, leads, seen, first = {}, {}, {}, mask.at(index(1, 0, 0))
   for _, row in ipairs(edges(product.rows)) do own.q = own.q or mask.at(index(1, row, 0)) ~= first end

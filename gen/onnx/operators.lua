@@ -230,8 +230,8 @@ local function read_operator(graph, node, from_user)
   return layer
 end
 
--- Of an operator that is also written out in its products: the layer that has more projections, if its rows lie as those
--- of the operator.
+-- Of an operator that is also written out in its products: the layer that has more projections, if its rows lie as
+-- those of the operator.
 local function chosen(graph, node, from_user, written)
   local good, layer = pcall(read_operator, graph, node, from_user)
   if not good and (not written or type(layer) == "string") then error(layer, 0) end

@@ -93,7 +93,9 @@ local function read_columns(operand, heads, count, order)
         cell = cells and #cells == 1 and cells[1]
         if not cell or cell.factor == 0 then return nil, "its columns are mixed" end
         for _, row in ipairs(more_rows(operand)) do
-          if not is_same(cells, operand, l, row, i) then return nil, "its rows are scaled or shifted by their places" end
+          if not is_same(cells, operand, l, row, i) then
+            return nil, "its rows are scaled or shifted by their places"
+          end
         end
         added, factor = cells.constant / cell.factor, cell.factor -- a bias is added before what multiplies it
       end
@@ -298,7 +300,8 @@ function M.of(find, operands, heads, fail)
   end
   if spans.q == "all" and spans.k == "head" and made.k.heads == 1 then spans.k = "all" end
   if between and (lost "q" or lost "k" or operands.q.norm and (not spans.q or spans.q ~= spans.k)) then
-    as_they_are(operands, made, operands.q.why or operands.k.why or "what lies between Q, K and their projections is not known")
+    as_they_are(operands, made, operands.q.why or operands.k.why or
+      "what lies between Q, K and their projections is not known")
   end
   made.keys.norm_span = spans.q == "all" and made.q and "all" or nil
   for _, letter in ipairs { "q", "k", "v" } do

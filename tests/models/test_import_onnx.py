@@ -427,7 +427,7 @@ WRONG = [
     (graph(node("Attention", "x", "w", num_heads=2, heads=2) + tensor(RAW)), "attribute heads: is not known"),
     (graph(node("Attention", "x", "w", "", "m", num_heads=2) + tensor(RAW) + shaped("x", 2, 3, 8) + shaped("m", 4)),
      "mask_index: has 4 numbers for 2 sequences"),
-    (graph(node("QAttention", "x", "w")), "node QAttention of y: QAttention is not read; write the file without fusing"),
+    (graph(node("QAttention", "x", "w")), "node QAttention of y: QAttention is not read; write the file without"),
     (graph(node("QLinearSoftmax", "x", "w")), "QLinearSoftmax is of integers; quantize the file with QuantFormat.QDQ"),
     (graph(node("Identity", "a", domain="", output="w") + node("Identity", "w", domain="", output="a") + NODE),
      "weights: is no constant"),

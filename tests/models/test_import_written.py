@@ -458,7 +458,8 @@ def matrix_in_threes(g):
 def channel_norms(g):
     """Batch norms behind projections, as LeViT has them, some with negative factors; rows that are the sum of a
     SkipLayerNormalization."""
-    x = g.node("SkipLayerNormalization", g.source(), "x", g.constant(g.x(g.width)), domain="com.microsoft", outputs=4)[3]
+    x = g.node("SkipLayerNormalization", g.source(), "x", g.constant(g.x(g.width)), domain="com.microsoft", outputs=4)
+    x = x[3]
     flat, parts = g.node("Reshape", x, g.ints(-1, g.width)), []
     for _ in range(3):
         y = g.node("Gemm", flat, g.constant(g.x(g.width, g.h * g.dk)), g.constant(g.x(g.h * g.dk)))
@@ -782,7 +783,8 @@ def unknown(g):
     return unlike(g, scores=lambda x: g.node("Compress", x, g.constant(np.ones(8, bool)), axis=3))
 
 
-LEFT = [(unknown, "the axes of its input are not known, for node Compress of "), (permuted_scores, "the axes of scores are transposed"), (permuted_weights, "the axes of scores are transposed"),
+LEFT = [(unknown, "the axes of its input are not known, for node Compress of "),
+        (permuted_scores, "the axes of scores are transposed"), (permuted_weights, "the axes of scores are transposed"),
         (dropped, "Where clears weights that no mask hides"), (two_values, "Where sets scores to what is not as low"),
         (by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
         (by_query, "which is no number for each head"),
