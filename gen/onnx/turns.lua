@@ -6,6 +6,8 @@
 --     turn             { columns = by i the cell before it, with `added` to it; pairs = { { i, j }, .. },
 --                        factor of what is not turned, or of the first pair where all is,
 --                        angle(k, place) -> angle, magnitude of pair k }
+--   same_pairs(turn, other) -> whether columns are turned in the same pairs
+--   sign(turn, first, rows) -> 1 where a head is turned as the first one, -1 where it is negated too, else nil
 --   differs(turn, cells, width, rows) -> why the first rows have other columns, or are not scaled so; or nil
 --   frequencies(turn, first, rows) -> the angle of each pair from place to place; nil where there are no such
 --   order(turn, width) -> "half" or "interleaved" and the columns in the order that rope has them
@@ -106,6 +108,36 @@ function M.read(cells, width, first, rows)
   return turn
 end
 
+local TURN = 2 * math.pi
+
+-- An angle between -pi and pi.
+local function wrapped(angle) return angle - TURN * math.floor(angle / TURN + 0.5) end
+
+function M.same_pairs(a, b)
+  if #a.pairs ~= #b.pairs then return false end
+  for k, pair in ipairs(a.pairs) do
+    if pair[1] ~= b.pairs[k][1] or pair[2] ~= b.pairs[k][2] then return false end
+  end
+  return true
+end
+
+-- 1 where a head is turned as the first one is, -1 where it is negated too; nil where its angles are other ones.
+function M.sign(turn, first, rows)
+  local sign = 1
+  if not M.same_pairs(turn, first) then return nil end
+  for k = 1, #turn.pairs do
+    for _, place in ipairs { rows - 1, rows // 2 } do
+      local angle, magnitude = turn.angle(k, place)
+      local other, length = first.angle(k, place)
+      local off = math.abs(wrapped(angle - other))
+      local own = off < 1e-3 and 1 or off > math.pi - 1e-3 and -1
+      if not own or not near(magnitude / turn.factor, length / first.factor) or k > 1 and own ~= sign then return nil end
+      sign = own
+    end
+  end
+  return sign
+end
+
 -- Why what is turned has other columns in the first rows, or nil.
 function M.differs(turn, cells, width, rows)
   local other = rows > 2 and M.read(cells, width, 0, rows) -- nothing is told by few rows, of which some are not turned
@@ -119,11 +151,6 @@ function M.differs(turn, cells, width, rows)
     return "its rows are scaled by their places"
   end
 end
-
-local TURN = 2 * math.pi
-
--- An angle between -pi and pi.
-local function wrapped(angle) return angle - TURN * math.floor(angle / TURN + 0.5) end
 
 -- What tables of float32 may be off at a place.
 local function slack(place) return 1e-3 + 1e-5 * place end

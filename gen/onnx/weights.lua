@@ -75,19 +75,23 @@ end
 -- Columns of all heads of an operand that is not turned, or of one that is, in the order of `turn`.
 local function read_columns(operand, heads, count, order)
   local made = { product = operand.product, heads = count, columns = {}, elements = {} }
-  local width, biased, bias, by, uneven = operand.side.width, false, {}, {}, false
+  local width, biased, bias, by, uneven, first = operand.side.width, false, {}, {}, false, nil
   for head = 0, count - 1 do
     local l = lead_of(heads, head, heads.count // count)
     local turn, why
+    local sign = 1
     if order then
       turn, why = graph_turns.read(function(row, i) return operand.cell(l, row, i) end, width, 0, operand.rows)
       if not turn then return nil, why end
       why = graph_turns.differs(turn, function(row, i) return operand.cell(l, row, i) end, width, operand.rows // 2 + 1)
       if why then return nil, why end
+      first = first or turn
+      sign = graph_turns.sign(turn, first, operand.rows)
+      if not sign or sign < 0 and 2 * #turn.pairs < width then return nil, "heads are turned by different angles" end
     end
     for i = 0, width - 1 do
       local cell, at = turn and turn.columns[order[i]], head * width + i + 1
-      local added, factor = cell and cell.added, turn and turn.factor
+      local added, factor = cell and cell.added, turn and sign * turn.factor
       if not cell then
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
@@ -143,14 +147,6 @@ local function is_turned(operand)
   return false
 end
 
-local function same_pairs(a, b)
-  if #a.pairs ~= #b.pairs then return false end
-  for k, pair in ipairs(a.pairs) do
-    if pair[1] ~= b.pairs[k][1] or pair[2] ~= b.pairs[k][2] then return false end
-  end
-  return true
-end
-
 -- The tables of a turn that is none by frequencies, for all places that there are.
 local function tables_of(turn, rows)
   local cos, sin = {}, {}
@@ -175,7 +171,7 @@ local function read_rope(operands, made)
   local turn, why = turn_of(q)
   local other, because = turn_of(k)
   if not turn or not other then return nil, why or because end
-  if not same_pairs(turn, other) then return nil, "Q and K are turned in other pairs" end
+  if not graph_turns.same_pairs(turn, other) then return nil, "Q and K are turned in other pairs" end
   local width = q.side.width
   local layout, order = graph_turns.order(turn, width)
   made.keys.rope, made.order = layout, order

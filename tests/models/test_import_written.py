@@ -252,8 +252,10 @@ def by_head(g):
 
 
 def by_head_turned(g):
-    """A factor for each head behind rope."""
-    return rotated(False, lambda x: g.node("Mul", x, g.constant(g.x(g.h, 1, 1) + 1)), normed=False)(g)
+    """A factor for each head behind rope, which may be negative."""
+    by = g.x(g.h, 1, 1) + 1
+    by[-1] = -0.5
+    return rotated(False, lambda x: g.node("Mul", x, g.constant(by)), normed=False)(g)
 
 
 def cosines(g):
@@ -850,6 +852,24 @@ def test_notes(tmp_path):
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
     assert " project=kvo" in text and "      Q is an input: few (MatMulNBits) has g_idx\n" in text
+
+
+def test_angles_by_head(tmp_path):
+    """Heads that are turned by different angles are taken as they are."""
+    g = Written(f"{SEED} angles by head")
+    g.seq, g.dk = 6, 8
+    angle = np.tile(np.arange(6)[:, None] * 0.3 ** np.arange(4), 2) * np.arange(1, g.h + 1)[:, None, None]
+    cos, sin = [g.constant(f(angle).astype("f4")) for f in (np.cos, np.sin)]
+
+    def turned(x):
+        first, second = g.node("Split", x, g.ints(4, 4), outputs=2, axis=-1)
+        other = g.node("Concat", g.node("Neg", second), first, axis=-1)
+        return g.node("Add", g.node("Mul", x, cos), g.node("Mul", other, sin))
+    q, k, v = [g.heads(x, g.h) for x in g.qkv(g.source())]
+    y = g.finish(g.attend(turned(q), g.node("Transpose", turned(k), perm=[0, 1, 3, 2]), v))
+    onnx.save(model_of(g, y), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=6", "-o", tmp_path / "out")
+    assert " project=vo" in text and "heads are turned by different angles" in text and " rope" not in text
 
 
 def test_shifted_behind_rope(tmp_path):
