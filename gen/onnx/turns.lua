@@ -131,7 +131,8 @@ function M.sign(turn, first, rows)
       local other, length = first.angle(k, place)
       local off = math.abs(wrapped(angle - other))
       local own = off < 1e-3 and 1 or off > math.pi - 1e-3 and -1
-      if not own or not near(magnitude / turn.factor, length / first.factor) or k > 1 and own ~= sign then return nil end
+      local same = near(magnitude / turn.factor, length / first.factor)
+      if not own or not same or k > 1 and own ~= sign then return nil end
       sign = own
     end
   end

@@ -36,11 +36,16 @@ local function grouped(operand, heads)
   return count
 end
 
--- The lead of the first sequence that a head of an operand is read by.
-local function lead_of(heads, head, each)
+-- The leads of the first and of the last sequence that a head of an operand is read by.
+local function leads_of(heads, head, each)
+  local first, last
   for l = 1, #heads.head do
-    if heads.batch[l] == 0 and heads.head[l] == head * each then return l end
+    if heads.head[l] == head * each then
+      if heads.batch[l] == 0 then first = l end
+      if heads.batch[l] == heads.batches - 1 then last = l end
+    end
   end
+  return first, last
 end
 
 -- Whether each row of an operand is a row of its own of the projection, by sequence and place, whatever the head.
@@ -60,16 +65,32 @@ local function rows_agree(operand, heads)
   return true
 end
 
--- Whether another row of a head has column i by the same factor, and the same is added to it.
-local function is_same(cells, operand, l, row, i)
-  local other = operand.cell(l, row, i)
-  return other and #other == 1 and other[1].column == cells[1].column and other[1].factor == cells[1].factor
-    and other[1].element == cells[1].element and other.constant == cells.constant
+-- Whether other rows of a head have column i by the same factor, and the same is added to it: some that stand for all.
+local function rows_are_same(cells, operand, l, i)
+  for _, row in ipairs { 0, math.min(1, operand.rows - 1), operand.rows // 2, operand.rows - 1 } do
+    local other = operand.cell(l, row, i)
+    if not other or #other ~= 1 or other[1].column ~= cells[1].column or other[1].factor ~= cells[1].factor
+        or other[1].element ~= cells[1].element or other.constant ~= cells.constant then
+      return false
+    end
+  end
+  return true
 end
 
--- Rows behind the first one that stand for all.
-local function more_rows(operand)
-  return { math.min(1, operand.rows - 1), operand.rows // 2, operand.rows - 1 }
+-- How a head of two leads is turned: turn, by what sign unlike the first head; nil and why not.
+local function read_turn(operand, leads, width, first)
+  local function cells_of(l) return function(row, i) return operand.cell(l, row, i) end end
+  local turn, why = graph_turns.read(cells_of(leads[1]), width, 0, operand.rows)
+  if not turn then return nil, why end
+  why = graph_turns.differs(turn, cells_of(leads[1]), width, operand.rows // 2 + 1)
+  if why then return nil, why end
+  local other = leads[2] == leads[1] and turn or graph_turns.read(cells_of(leads[2]), width, 0, operand.rows)
+  if not other or graph_turns.sign(other, turn, operand.rows) ~= 1 then
+    return nil, "sequences are turned by different angles"
+  end
+  local sign = graph_turns.sign(turn, first or turn, operand.rows)
+  if not sign or sign < 0 and 2 * #turn.pairs < width then return nil, "heads are turned by different angles" end
+  return turn, sign
 end
 
 -- Columns of all heads of an operand that is not turned, or of one that is, in the order of `turn`.
@@ -77,17 +98,12 @@ local function read_columns(operand, heads, count, order)
   local made = { product = operand.product, heads = count, columns = {}, elements = {} }
   local width, biased, bias, by, uneven, first = operand.side.width, false, {}, {}, false, nil
   for head = 0, count - 1 do
-    local l = lead_of(heads, head, heads.count // count)
-    local turn, why
-    local sign = 1
+    local l, last = leads_of(heads, head, heads.count // count)
+    local turn, sign
     if order then
-      turn, why = graph_turns.read(function(row, i) return operand.cell(l, row, i) end, width, 0, operand.rows)
-      if not turn then return nil, why end
-      why = graph_turns.differs(turn, function(row, i) return operand.cell(l, row, i) end, width, operand.rows // 2 + 1)
-      if why then return nil, why end
+      turn, sign = read_turn(operand, { l, last }, width, first)
+      if not turn then return nil, sign end
       first = first or turn
-      sign = graph_turns.sign(turn, first, operand.rows)
-      if not sign or sign < 0 and 2 * #turn.pairs < width then return nil, "heads are turned by different angles" end
     end
     for i = 0, width - 1 do
       local cell, at = turn and turn.columns[order[i]], head * width + i + 1
@@ -96,10 +112,8 @@ local function read_columns(operand, heads, count, order)
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
         if not cell or cell.factor == 0 then return nil, "its columns are mixed" end
-        for _, row in ipairs(more_rows(operand)) do
-          if not is_same(cells, operand, l, row, i) then
-            return nil, "its rows are scaled or shifted by their places"
-          end
+        if not rows_are_same(cells, operand, l, i) or last ~= l and not rows_are_same(cells, operand, last, i) then
+          return nil, "its rows are scaled or shifted by their places"
         end
         added, factor = cells.constant / cell.factor, cell.factor -- a bias is added before what multiplies it
       end

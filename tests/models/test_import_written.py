@@ -854,11 +854,13 @@ def test_notes(tmp_path):
     assert " project=kvo" in text and "      Q is an input: few (MatMulNBits) has g_idx\n" in text
 
 
-def test_angles_by_head(tmp_path):
-    """Heads that are turned by different angles are taken as they are."""
+@pytest.mark.parametrize("of", ["heads", "sequences"])
+def test_other_angles(of, tmp_path):
+    """Heads or sequences that are turned by different angles are taken as they are, and V with a bias of each."""
     g = Written(f"{SEED} angles by head")
     g.seq, g.dk = 6, 8
-    angle = np.tile(np.arange(6)[:, None] * 0.3 ** np.arange(4), 2) * np.arange(1, g.h + 1)[:, None, None]
+    by = np.arange(1, g.h + 1)[:, None, None] if of == "heads" else np.arange(1, BATCH + 1)[:, None, None, None]
+    angle = np.tile(np.arange(6)[:, None] * 0.3 ** np.arange(4), 2) * by
     cos, sin = [g.constant(f(angle).astype("f4")) for f in (np.cos, np.sin)]
 
     def turned(x):
@@ -866,10 +868,12 @@ def test_angles_by_head(tmp_path):
         other = g.node("Concat", g.node("Neg", second), first, axis=-1)
         return g.node("Add", g.node("Mul", x, cos), g.node("Mul", other, sin))
     q, k, v = [g.heads(x, g.h) for x in g.qkv(g.source())]
+    v = g.node("Add", v, g.constant(g.x(BATCH, 1, 1, g.dk))) if of == "sequences" else v
     y = g.finish(g.attend(turned(q), g.node("Transpose", turned(k), perm=[0, 1, 3, 2]), v))
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=6", "-o", tmp_path / "out")
-    assert " project=vo" in text and "heads are turned by different angles" in text and " rope" not in text
+    assert f" project={'vo' if of == 'heads' else 'o'}" in text and " rope" not in text
+    assert f"{of} are turned by different angles" in text
 
 
 def test_shifted_behind_rope(tmp_path):
