@@ -88,7 +88,7 @@ function Layer:mask(name, kind)
     if size ~= 1 or letter == "k" then letters[#letters + 1] = letter end
   end
   if self.keys.mask then self:fail("%s: is a second mask, and a kernel has one", name) end
-  self.keys.mask, self.keys.mask_dims = kind or of == "bool" and "bool" or "add", table.concat(letters)
+  self.keys.mask, self.keys.mask_dims = kind or of and of:find "^bool" and "bool" or "add", table.concat(letters)
 end
 
 -- Which keys are padding: a count for each sequence, or a flag for each key.

@@ -20,7 +20,7 @@ local function is_flags(graph, value)
   for _ = 1, HOPS do
     local tensor, of, maker = graph.tensors[value], graph.values[value], graph.makers[value]
     local kind = tensor and tensor.type or of and of.type
-    if kind then return kind == "bool" end
+    if kind then return kind:find "^bool" ~= nil end
     if not maker then return nil end
     if FLAGS[maker.op] then return true end
     if maker.op == "Cast" then return maker.attributes.to == BOOL end

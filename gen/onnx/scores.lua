@@ -249,12 +249,15 @@ end
 
 -- ---- forward ----
 
--- A condition and whether it is such, without the nodes that negate it.
+local same_flags = { Cast = true, Expand = true, Identity = true }
+
+-- A condition and whether it is such, without the nodes that negate or repeat it.
 local function plain_condition(self, name, flag)
   for _ = 1, DEPTH do
     local node = self.graph.makers[name]
-    if not node or node.op ~= "Not" then break end
-    name, flag = node.inputs[1], not flag
+    if not node or node.op ~= "Not" and not same_flags[node.op] then break end
+    if node.op == "Not" then flag = not flag end
+    name = node.inputs[1]
   end
   return name, flag
 end

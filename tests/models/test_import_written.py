@@ -300,15 +300,17 @@ def windows(g):
 
 
 def unseen(g):
-    """A mask of bools says what is not seen, by batch entry and head, and another one is added."""
+    """A mask of bools says what is not seen, by batch entry and head, and clears the weights too; another is added."""
     q, k, v = g.qkv(g.source())
     hidden = g.numbers.integers(0, 2, (BATCH, g.h, 1, g.seq)).astype(bool)
     hidden[..., 0] = False
     scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
     scores = g.node("Add", scores, g.constant(g.x(1, 1, g.seq, g.seq)))
     scores = g.node("Where", g.input("hidden", hidden), g.floats(LOW), scores)
-    y = g.node("MatMul", g.softmax(scores), g.heads(v, g.h))
-    return g.finish(y), "h={h} d_model=12 dk={dk} mask=add mask_dims=bhqk scale=1"
+    weights = g.node("Where", g.node("Not", g.node("Cast", "hidden", to=TensorProto.BOOL)), g.softmax(scores),
+                     g.floats(0.0))
+    return (g.finish(g.node("MatMul", weights, g.heads(v, g.h))),
+            "h={h} d_model=12 dk={dk} mask=add mask_dims=bhqk scale=1")
 
 
 def quantized(by_row):
