@@ -75,9 +75,20 @@ local function behind_rows(t, scores, sum, c, at)
   return value
 end
 
+-- Fetches so many rows of a later tile: in order with each vector of columns, if it says so, else at once. Returns what
+-- fetches beside a vector.
+local function rows_ahead(K, next, row, keys, part)
+  local tensor, columns = K.plan.attend.keys, K.plan.attend.depth
+  local function lines(n, from) fetch(K.t, K.plan.cache.stored.bytes, n, next:at(from), "prefetch") end
+  if K.plan.attend.step.ahead.beside then
+    return function(column, used) lines(keys * used, part * (keys * columns) + column * keys) end
+  end
+  for r = 0, keys - 1 do lines(columns, row(r) * tensor.row) end
+end
+
 -- The products of a tile, of q[dk] of each head and some keys; store(c, sums) gets vectors of the sums: of a head after
--- the other, each with as many keys as there is place for. row(i): the i-th of these keys.
-local function products(K, at, row, store)
+-- the other, each with as many keys as there is place for. row(i): the i-th of these keys, of part number `part`.
+local function products(K, at, row, store, part)
   local t, plan, heads = K.t, K.plan, K.plan.attend.step.heads
   local w, keys = t.isa.full, plan.attend.step.keys // heads
   local scales = widening.rounds(K, plan.attend.keys) and at.scales
@@ -85,12 +96,10 @@ local function products(K, at, row, store)
   for r = 0, keys - 1 do
     for h = 0, heads - 1 do acc[r * heads + h] = softmax.start_of_sums(t, w, ("acc_r%d_h%d"):format(r, h)) end
   end
-  for r = 0, plan.attend.step.ahead and keys - 1 or -1 do
-    fetch(K.t, plan.attend.keys.type.stored.bytes, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row),
-      "prefetch")
-  end
+  local fetched = plan.attend.step.ahead and rows_ahead(K, at.next, row, keys, part)
   K:vectors("i", plan.attend.depth, function(column, used)
     t:scope(function()
+      if fetched then fetched(column, used) end
       local queries = {}
       for h = 0, heads - 1 do
         queries[h] = t:read("load", w, "query_h" .. h, at.q:at(h * at.q_head + column), used)
@@ -129,12 +138,12 @@ local function score_tile(K, p, at)
     t:op("store", w, nil, place(h, c), behind_rows(t, plan.scores, sum, c, of))
   end
   if heads == 1 then
-    return products(K, at, function(r) return r end, function(c, sum) finish(0, c, sum) end)
+    return products(K, at, function(r) return r end, function(c, sum) finish(0, c, sum) end, 0)
   end
   K:each("part", heads, function(part)
     t:scope(function()
       products(K, at, function(r) return r // own * w.lanes + part * own + r % own end,
-        function(c, sum) t:op("store", w, nil, place(part, c), sum) end)
+        function(c, sum) t:op("store", w, nil, place(part, c), sum) end, part)
     end)
   end)
   for c = 0, step.keys // w.lanes - 1 do

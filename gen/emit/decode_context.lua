@@ -22,6 +22,17 @@ function M.lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
 -- Whether a mask hides the key that a bias is of.
 function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), M.lowest(t, w)) end
 
+-- A tile fetches a part of later values beside its own: of those that lie side by side so many numbers a step, in order.
+local function fetch_rows(K, tile, b, next)
+  local bytes, each = K.plan.cache.stored.bytes, tile.ahead
+  table.insert(b.moving, { p = next, k_stride = each or tile.row })
+  if each then
+    function b.fetch_block(steps) fetch(K.t, bytes, steps * each, next, "prefetch") end
+  else
+    function b.fetch(k) fetch(K.t, bytes, tile.panels.used, next:at(k * tile.row), "prefetch") end
+  end
+end
+
 -- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of,
 -- where it is no operand as it lies; next: rows that are fetched meanwhile.
 local function context_tile(K, step, tile)
@@ -43,16 +54,12 @@ local function context_tile(K, step, tile)
       b = { p = p.v, k_stride = tile.row, moving = {} }, init = gemm.from_zero(t),
     }
     if p.scales then inner.b.moving[1] = { p = p.scales, k_stride = 1 } end
-    if p.next then table.insert(inner.b.moving, { p = p.next, k_stride = tile.row }) end
     if tile.of then
       function inner.b.value(v, name, at, k)
         return widening.value(K, tile.of, v, name, at, p.scales and p.scales:at(k))
       end
     end
-    if p.next then
-      local bytes = tile.of.type.stored.bytes
-      function inner.b.fetch(k) fetch(K.t, bytes, panels.used, p.next:at(k * tile.row), "prefetch") end
-    end
+    if p.next then fetch_rows(K, tile, inner.b, p.next) end
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })
   end)
@@ -109,24 +116,28 @@ end
 local function context_block(K, step, ptrs, from, keys, next)
   local values = K.plan.attend.values
   local tile = { v = ptrs.v:at(from * values.row), row = values.row, scales = ptrs.scales and ptrs.scales:at(from),
-                 of = values.type and values, next = next and ptrs.v:at(next * values.row), name = "" }
+                 of = values.type and values, next = next and ptrs.v:at(next * values.row),
+                 ahead = step.ahead and step.ahead.numbers, name = "" }
   if ptrs.mask then
     seen_values(K, { v = tile.v, seen = ptrs.seen, mask = ptrs.mask:at(from), keys = keys, scales = tile.scales,
                      row = step.seen_row })
     tile = { v = ptrs.seen, row = step.seen_row, name = values.type and "_seen" or "" }
   end
+  local first = 0
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)
-      local row = i * run.size + run.at
+      local row, before = i * run.size + run.at, (first + i) * step.product.panels
       product_of.each_panel(K, step.product, function(panels, j)
         local column = j * panels.width + panels.at
+        local part = tile.ahead and (before + panels.first + j) * (tile.ahead * step.block) or column
         context_tile(K, step, setmetatable({
           run = run, panels = panels, keys = keys, p = ptrs.p:at(row * step.p_row + from),
-          v = tile.v:at(column), next = tile.next and tile.next:at(column),
+          v = tile.v:at(column), next = tile.next and tile.next:at(part),
           o = ptrs.o:at(row * step.product.ld + column),
         }, { __index = tile }))
       end)
     end)
+    first = first + run.count
   end
 end
 

@@ -1,6 +1,6 @@
 -- Prefetches n numbers of so many bytes at x, by one op for each cache line.
 
-local LINE = 64
+local LINE = require("schedule.fetch").LINE
 
 return function(t, bytes, n, x, op)
   for line = 0, (n * bytes - 1) // LINE do t:op(op, t.isa.full, nil, x:at(line * LINE // bytes)) end

@@ -3,6 +3,7 @@
 -- the cache or the inputs. emit/decode.lua records the code.
 
 local choices = require "base.choices"
+local fetch = require "schedule.fetch"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
 local ways = require "way.init"
@@ -15,7 +16,7 @@ local HEADS = 4 -- of those that share a row of keys, which are multiplied toget
 
 local FEW = 32 -- registers of an ISA
 
-local AHEAD = 16384 -- bytes of a head's keys or values between what is read and what is fetched
+local AHEAD = 8192 -- bytes of a head's keys or values between what is read and what is fetched
 
 local KEY_BLOCK = ways.list.outer.key_block -- keys of one chain of sums in the context
 
@@ -34,14 +35,6 @@ local function together(plan, attend)
   if plan.cache == types.f32 and plan.isa.registers < FEW then return heads end
   while heads < math.min(HEADS, plan.isa.lanes) and attend.share % (2 * heads) == 0 do heads = 2 * heads end
   return heads
-end
-
--- How far ahead rows of a small type are fetched, in tiles of keys and in blocks of values, where a cache is longer.
-local function ahead(plan, attend, step)
-  local rows = AHEAD // (math.max(attend.depth, attend.breadth) * plan.cache.stored.bytes)
-  if not plan.isa.rows.prefetch or plan.cfg.seq_kv <= math.max(rows, step.block) then return nil end
-  choices.add(plan.why, "fetched")
-  return { tiles = tiles.ceil_div(rows, step.keys), blocks = tiles.ceil_div(rows, step.block) }
 end
 
 local function about_queries(key)
@@ -74,8 +67,8 @@ local against = {
     end, "rows of the inputs are no whole vectors, and nothing may be read behind them" },
 }
 
--- The steps of a plan with a cache, if it has such: keys of a tile of scores, heads that are multiplied together, keys
--- of a block of the context, and ahead, how far rows are fetched.
+-- The steps of a plan with a cache, if it has such: keys of a tile of scores, heads that are multiplied together, and
+-- keys of a block of the context. `plan` adds how far rows are fetched ahead, and what the context takes.
 function M.choose(plan, attend)
   local found = choices.against(against, plan, attend)
   if found then return choices.say(plan.why, "no lanes over keys in attend", found) end
@@ -84,8 +77,28 @@ function M.choose(plan, attend)
   if plan.cache == types.f32 then return step end
   choices.add(plan.why, "widened")
   if plan.cache.scaled and not plan.attend_scheme.b.round then choices.add(plan.why, "scales_last") end
-  step.ahead = ahead(plan, attend, step)
   return step
+end
+
+-- Whether the hardware's own fetching keeps up: with float32, unless four heads share the rows.
+local function comes_by_itself(plan, step, side_by_side)
+  return plan.cache == types.f32 and (step.heads < HEADS or not side_by_side)
+end
+
+-- How rows are fetched where a cache is longer: how far ahead, in tiles of keys and in blocks of values.
+--
+--   beside    rows of keys lie side by side, and beside each vector of columns at least a line of later ones is fetched
+--   numbers   that each step of a tile of the context fetches, of values that lie side by side
+local function ahead(plan, attend, step)
+  local bytes, side_by_side = plan.cache.stored.bytes, attend.keys.row == attend.depth
+  local rows = AHEAD // (math.max(attend.depth, attend.breadth) * bytes)
+  if not plan.isa.rows.prefetch or plan.cfg.seq_kv <= math.max(rows, step.block) then return nil end
+  if comes_by_itself(plan, step, side_by_side) then return nil end
+  choices.add(plan.why, "fetched")
+  local numbers = attend.breadth // (step.product.panels * tiles.count(step.product))
+  return { tiles = tiles.ceil_div(rows, step.keys), blocks = tiles.ceil_div(rows, step.block),
+           beside = side_by_side and step.keys // step.heads * plan.isa.lanes * bytes >= fetch.LINE,
+           numbers = attend.values.row == attend.breadth and numbers > 0 and numbers or nil }
 end
 
 -- Fills in the tiles of the context of a group, whose rows are the heads that share keys and values. Returns the cost
@@ -96,6 +109,7 @@ function M.plan(plan, group, attend)
   group.key_rows = 1
   step.product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
     { { rows = attend.share, count = 1 } }, attend.breadth, { steps = step.block, order = "rows" })
+  step.ahead = ahead(plan, attend, step)
   step.seen_row = attend.values.type and tiles.round_up(attend.breadth, lanes) or attend.values.row
   step.p_row = tiles.round_up(cfg.seq_kv + M.VECTORS * lanes, lanes)
   local scores = tiles.ceil_div(attend.depth, lanes) * lanes + 3 * (lanes - 1)

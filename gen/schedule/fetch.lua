@@ -12,7 +12,7 @@ local expr = require "base.expr"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
 
-local M = {}
+local M = { LINE = 64 } -- bytes of a line of a cache, which an instruction fetches
 
 -- Words between what is multiplied and what is fetched: 2 KB; and 8 KB of weights that are widened.
 local AHEAD, AHEAD_WIDENED = 512, 2048

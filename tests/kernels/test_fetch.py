@@ -1,4 +1,4 @@
-"""What kernels fetch ahead: hints that lie within the packed weights, and name all but the first ones."""
+"""What kernels fetch ahead: hints within the packed weights, or within a cache, which name all but what is first."""
 import pytest
 
 from tools import ROOT, compiler_for, emulation, generate, run, runner_for
@@ -7,8 +7,10 @@ from tools import ROOT, compiler_for, emulation, generate, run, runner_for
 HINTS = ("#if defined(__x86_64__)\n#include <immintrin.h>\n#endif\nvoid note(const void *at);\n#undef _mm_prefetch\n"
          "#define _mm_prefetch(at, hint) note(at)\n#define __builtin_prefetch(...) NOTE(__VA_ARGS__, 0)\n"
          "#define NOTE(at, ...) note(at)\n")
-# Isa, config, and the bytes of weights that are multiplied first, which nothing can have fetched: those of a product
-# or, where panels are fetched, of a panel, or so many as a hint is ahead.
+STEP = "project=none dk=64 seq=1 seq_kv=2000 cache=append"
+AHEAD = 8192
+# Isa, config, and the bytes that are multiplied first, which nothing can have fetched: those of a product of weights or,
+# where panels are fetched, of a panel, or so many as a hint is ahead. Of a cache those of keys and of values, and scales.
 KERNELS = [
     ("avx512", "h=4 d_model=128 dk=32 seq=80 fetch=shares", 4 * 128 * 32),
     ("avx512", "h=4 d_model=100 dk=24 seq=67 fetch=shares", 4 * 100 * 48),  # tiles of several sizes, for two heads
@@ -29,6 +31,12 @@ KERNELS = [
     ("amx", "h=2 d_model=256 dk=64 seq=100 dtype=int8 fetch=shares", 256 * 64),
     ("amx", "h=2 d_model=512 dk=64 seq=300 dtype=bf16 fetch=shares", 2 * 512 * 64),  # a few tiles at a time
     ("amx", "h=2 d_model=1024 dk=64 seq=520 dtype=bf16 fetch=shares", 2 * 1024 * 64),  # by K, V and Q in turn
+    ("avx512", f"h=2 h_kv=2 {STEP} cache_dtype=f16", 4 * AHEAD),
+    ("avx512", f"h=4 h_kv=1 {STEP}", 5 * AHEAD),  # blocks of 64 values, room behind the rows
+    ("avx512", f"h=8 h_kv=1 {STEP} dv=48 cache_dtype=bf16", 2 * AHEAD),
+    ("avx512", f"h=8 h_kv=1 {STEP} cache_dtype=int8", 2 * AHEAD + 8 * 2000),
+    ("avx2", f"h=4 h_kv=1 {STEP} cache_dtype=int8", 2 * AHEAD + 8 * 2000),
+    ("neon", f"h=4 h_kv=1 {STEP} cache_dtype=f16", 2 * AHEAD),
 ]
 
 
