@@ -245,6 +245,10 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
         (33, dict(causal="true", kv_len="true", batch=2)), (19, dict(cache="append", seq_kv=47)),
         (5, dict(h=4, h_kv=2, attention="cross", project="none", layout="bhsd")),
         (35, dict(attention="cross", project="qo", window_left=9, causal="true")))]
+    # Heads that share rows of integers, which are multiplied as such.
+    shared = dict(h=8, h_kv=2, d_model=16, dk=64, seq=1, cache="append", cache_dtype="int8")
+    configs += [{**shared, **extra} for extra in (
+        dict(seq_kv=70), dict(seq=2, seq_kv=131, mask="bool", kv_len="true", batch=2), dict(seq_kv=64, window_left=40))]
     return list({text(config): config for config in configs}.values())
 
 

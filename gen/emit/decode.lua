@@ -16,6 +16,7 @@ local step_of = require "schedule.decode"
 local transpose = require "emit.transpose"
 local weights = require "emit.weights"
 local widening = require "emit.widening"
+local words = require "emit.decode_words"
 
 local M = {}
 
@@ -156,12 +157,35 @@ local function score_tile(K, p, at)
   end
 end
 
+-- The same by products of integers.
+local function integer_scores(K, step, p, at, ptrs)
+  local t, scores = K.t, K.plan.scores
+  words.panel(K, step, { k = at.k, panel = p.panel })
+  local function params(list, head)
+    for _, name in ipairs { "first", "stop" } do list[#list + 1] = { name, "int", p[name] } end
+    if scores.places then list[#list + 1] = { "place", "int", p.place } end
+    list[#list + 1] = { "key", "int", at.key }
+    score.add_head_params(scores, list, of_head(K, setmetatable({}, { __index = p }), head))
+    return list
+  end
+  words.scores(K, step, { words = { q = p.q, q_scales = p.factors, panel = p.panel }, k_scales = at.scales,
+                          to = p.p:at(at.key), next = at.next }, params, function(own, r, c, sum)
+    local origin = scores.rises and t:op("index", t.isa.full, ("origin_r%d_c%d"):format(r, c),
+      scores.places and own.place or own.stop - 1)
+    return behind_rows(t, scores, sum, c, { key = own.key, origin = origin, reads = of_head(K, own, r) })
+  end)
+end
+
 -- Scores of all heads. The last tile ends with the last key that is seen, or has others behind it, but none behind
 -- those of the cache: it starts earlier where there are not enough.
 local function scores_of(K, step, ptrs)
   local t, plan = K.t, K.plan
-  local params = { { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p },
+  local own = step.words and ptrs.words
+  local params = { { "q", "in", own and own.q or ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p },
                    { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
+  if own then
+    table.move({ { "factors", "in", own.q_scales }, { "panel", "out", own.panel } }, 1, 2, #params + 1, params)
+  end
   if plan.scores.places then params[#params + 1] = { "place", "int", ptrs.reads.place } end
   score.add_head_params(plan.scores, params, ptrs.reads)
   if ptrs.k_scales then params[#params + 1] = { "scales", "in", ptrs.k_scales } end
@@ -173,6 +197,10 @@ local function scores_of(K, step, ptrs)
       local key = t:int("key", first_of(i))
       local later = step.ahead and t:int("later", expr.min(i + step.ahead.tiles, tiles - 1))
       local next = later and t:int("next", first_of(later))
+      if step.words then
+        return integer_scores(K, step, p, { key = key, k = p.k:at(key * keys.row), scales = p.scales:at(key),
+                                            next = next and p.k:at(next * keys.row) })
+      end
       K:each("head", plan.attend.share // step.heads, function(g)
         t:scope(function()
           local origin, h = plan.scores.rises
@@ -328,6 +356,7 @@ function M.heads(K, ptrs)
   ptrs.first, ptrs.stop = t:int("first", first), t:int("stop", last + 1)
   t:when(ptrs.first, ptrs.stop, function()
     K:of("scores", function()
+      if step.words then words.queries(K, step, ptrs) end
       scores_of(K, step, ptrs)
       K:each("head", K.plan.attend.share, function(h)
         weights_of(K, step, { p = ptrs.p:at(h * step.p_row), sums = ptrs.sums:at(h * K.plan.isa.lanes),
@@ -337,7 +366,7 @@ function M.heads(K, ptrs)
     end)
     K:of("context", function()
       context.of_heads(K, step, ptrs)
-      if #scores.hides > 0 then context.without_hidden(K, step, ptrs) end
+      if #scores.hides > 0 and not step.words then context.without_hidden(K, step, ptrs) end
     end)
     K:each("head", ptrs.probs and K.plan.attend.share or 0, function(h)
       probs_of(K, { p = ptrs.p:at(h * step.p_row), sums = ptrs.sums:at(h * K.plan.isa.lanes), first = ptrs.first,

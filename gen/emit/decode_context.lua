@@ -14,6 +14,7 @@ local product_of = require "emit.product"
 local softmax = require "emit.softmax"
 local types = require "machine.types"
 local widening = require "emit.widening"
+local words = require "emit.decode_words"
 
 local M = {}
 
@@ -22,7 +23,7 @@ function M.lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
 -- Whether a mask hides the key that a bias is of.
 function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), M.lowest(t, w)) end
 
--- A tile fetches a part of later values beside its own: of those that lie side by side so many numbers a step, in order.
+-- A tile fetches a part of later values beside its own: of those that lie side by side so many a step, in order.
 local function fetch_rows(K, tile, b, next)
   local bytes, each = K.plan.cache.stored.bytes, tile.ahead
   table.insert(b.moving, { p = next, k_stride = each or tile.row })
@@ -165,16 +166,53 @@ function M.inverse_of(K, w, sums)
   return softmax.inverse(K.t, w, "sum", K.t:op("load", w, "sum", sums), #K.plan.scores.hides > 0 and K.plan)
 end
 
+-- The weights times the values of all keys, by products of integers. The last block begins earlier where there are not
+-- enough keys behind it.
+local function integer_blocks(K, step, p)
+  local t, all = K.t, K.plan.cfg.seq_kv
+  local blocks = t:int("blocks", expr.div(p.stop - p.first, step.block))
+  K:each("block", blocks, function(b)
+    local next = step.ahead
+      and t:int("next", p.first + expr.min(b + step.ahead.blocks, blocks - 1) * step.block)
+    words.context(K, step, p, t:int("at", p.first + b * step.block), next)
+  end)
+  local from = t:int("from", p.first + blocks * step.block)
+  t:when(from, p.stop, function()
+    words.context(K, step, p, t:int("last", expr.min(from, all - step.block)), nil, { from = from, stop = p.stop })
+  end)
+  words.in_order(K, step, p.o)
+end
+
+-- The same by floats.
+local function blocks(K, step, p, scaled)
+  local t = K.t
+  local count = K.plan.cfg.seq_kv >= step.block and t:int("blocks", expr.div(p.stop - p.first, step.block)) or 0
+  K:each("block", count, function(b)
+    local next = step.ahead
+      and t:int("next", p.first + expr.min(b + step.ahead.blocks, count - 1) * step.block)
+    local from = p.first + b * step.block
+    if scaled then scale_weights(K, step, p, from) end
+    context_block(K, step, scaled and setmetatable({ scales = false }, { __index = p }) or p, from, step.block, next)
+  end)
+  local from = t:int("from", p.first + count * step.block)
+  t:when(from, p.stop, function() context_block(K, step, p, from, t:int("keys", p.stop - from)) end)
+end
+
 -- The context of all heads. ptrs.test: a vector that is not zero where a result is not finite. ptrs.mask: of head
 -- number ptrs.only, or of all heads, whose hidden values are left out.
 function M.of_heads(K, step, ptrs)
   local t = K.t
-  local scaled = scales_weights(K, ptrs)
+  local integers = step.words
+  local scaled = not integers and scales_weights(K, ptrs)
   local params = { { "v", "in", ptrs.v }, { "p", scaled and "out" or "in", ptrs.p },
                    { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
                    { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
   if ptrs.v_scales then params[#params + 1] = { "scales", "in", ptrs.v_scales } end
-  for _, name in ipairs { "seen", "test" } do
+  for _, name in ipairs(integers and { "p_words", "p_scales" } or {}) do
+    params[#params + 1] = { name, "out", ptrs.words[name] }
+  end
+  if integers and #K.plan.scores.hides > 0 then params[#params + 1] = { "biases", "in", ptrs.reads.mask } end
+  for _, name in ipairs(integers and {} or { "seen", "test" }) do
     if ptrs[name] then params[#params + 1] = { name, "out", ptrs[name] } end
   end
   if ptrs.mask then params[#params + 1] = { "mask", "in", ptrs.mask } end
@@ -187,16 +225,7 @@ function M.of_heads(K, step, ptrs)
     M.each_vector(K, function(h, at, _, w)
       t:op("store", w, nil, p.o:at(h * step.product.ld + at), t:op("zero", w, "zero"))
     end)
-    local blocks = K.plan.cfg.seq_kv >= step.block and t:int("blocks", expr.div(p.stop - p.first, step.block)) or 0
-    K:each("block", blocks, function(b)
-      local next = step.ahead
-        and t:int("next", p.first + expr.min(b + step.ahead.blocks, blocks - 1) * step.block)
-      local from = p.first + b * step.block
-      if scaled then scale_weights(K, step, p, from) end
-      context_block(K, step, scaled and setmetatable({ scales = false }, { __index = p }) or p, from, step.block, next)
-    end)
-    local from = t:int("from", p.first + blocks * step.block)
-    t:when(from, p.stop, function() context_block(K, step, p, from, t:int("keys", p.stop - from)) end)
+    if integers then integer_blocks(K, step, p) else blocks(K, step, p, scaled) end
     local test = p.test and t:start("zero", K.plan.isa.full, "tested")
     M.each_vector(K, function(h, at, used, w)
       local inverse = M.inverse_of(K, w, p.sums:at(h * w.lanes))

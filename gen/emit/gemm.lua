@@ -56,7 +56,7 @@ local function quants(t, tile)
         local word = expr.share(step.k, in_step)
         if b.fetch and c == 1 then b.fetch(word) end
         local at = b.p:at(word * b.k_stride + (c - 1) * t.isa.lanes)
-        words[c] = t:op("load_words", v.w, "words" .. name, at)
+        words[c] = b.words and b.words(v, name, word, c) or t:op("load_words", v.w, "words" .. name, at)
       end
       vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part * (quant.deinterleave or 1))
     end
@@ -149,8 +149,9 @@ end
 --   name          of what equal tiles share
 --   chains        sums that the steps go to in turn, 1 if missing
 --   a             { p, row, k_stride, streamed }; streamed: tile registers read it past the nearest cache
---   b             { p, k_stride, value, fetch, fetch_block, moving }
+--   b             { p, k_stride, value, words, fetch, fetch_block, moving }
 --     value(v, name, at, k, c)       makes a vector of it, if it is not read as it lies
+--     words(v, name, word, c)        makes a vector of its words, if they are not read as they lie
 --     fetch(k), fetch_block(n)       come before a step, and before a block of n steps
 --     moving                         { p, k_stride } of memory that these two read
 --   init(r, c, w, name)              starts one accumulator, if not from zero

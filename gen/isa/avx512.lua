@@ -27,6 +27,8 @@ return {
     ["f32 f32"] = { way = "outer", rows = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } } },
     ["int8 int8"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
                       rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
+    ["int16 int8"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
+                       rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
     ["int8 int4"] = { way = "outer", op = "dot_shorts", group = 2, part = "short_nibbles",
                       rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
   },
@@ -99,7 +101,7 @@ static inline __m512 root16(__m512 a) {
       register = "v", scalef = "_mm512_maskz_scalef_round_ps",
       quiet = ", _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC", -- which narrower vectors cannot be
       root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(",
-      first = "_mm512_castsi512_si256(", second = "_mm512_extracti64x4_epi64(" },
+      load = "", first = "_mm512_castsi512_si256(", second = "_mm512_extracti64x4_epi64(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
       full = "0xFF", low = "_mm512_castps512_ps256(", wider = "_mm512_castsi256_si512(a)",
       words = x86.words_256, bytes = x86.bytes_256, shorts = x86.shorts_256,
@@ -109,6 +111,7 @@ static inline __m512 root16(__m512 a) {
       root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
       widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, ",
+      load = "(const __m256i *)(const void *)",
       first = "_mm256_castsi256_si128(", second = "_mm256_extracti128_si256(" },
   },
   rows = {
@@ -159,6 +162,9 @@ static inline __m512 root16(__m512 a) {
     short_words = "short_words_$lanes($1, $2)",
     lane_short_words = "lane_short_words_$lanes($1, $2)",
     shorts = x86.shorts,
+    load_byte_words = "$p_loadu_$si($load$1)",
+    zip_bytes = x86.zip_bytes,
+    zip_shorts = x86.zip_shorts,
     short_nibbles = x86.short_nibbles,
     dot_shorts = "dot_shorts_$lanes($1, $2, $3)",
     iadd = "$p_add_epi32($1, $2)",

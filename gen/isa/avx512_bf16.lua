@@ -34,6 +34,7 @@ return extend(avx512, {
 typedef float bf16_pair;
 ]],
   helpers = {
+    dot_shorts = false,
     dot_bytes = [[
 /* c + the products of the signed bytes of a and b: the sign of b goes to a. */
 static inline $i dot_bytes_$lanes($i a, $i b, $i c) {
@@ -74,6 +75,7 @@ static inline $t pair_$lanes($t a, $t b) {
     powers = "powers_$lanes($1, $2)",
     dot = "$p_dpbf16_ps($3, ($bh)$1, ($bh)$2)",
     flip_bytes = "$p_xor_$si($1, $p_set1_epi32((int)0x80808080))",
+    dot_shorts = "$p_dpwssd_epi32($3, $1, $2)",
     dot_unsigned = "$p_dpbusd_epi32($3, $1, $2)",
     dot_by_unsigned = "$p_dpbusd_epi32($3, $2, $1)",
     dot_bytes = "dot_bytes_$lanes($1, $2, $3)",

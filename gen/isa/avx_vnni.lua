@@ -19,6 +19,7 @@ return extend(avx2, {
                                  eights = true, bytes = "dot_bytes",
                                  rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } } },
   helpers = {
+    dot_shorts = false,
     minus_eights = [[
 /* a less 8 times the sum of b's signed bytes. */
 static inline __m256i minus_eights_8(__m256i a, __m256i b) {
@@ -36,6 +37,7 @@ static inline __m256i eight_more_8(__m256i a) {
   widths = { {} },
   rows = {
     flip_bytes = "_mm256_xor_si256($1, _mm256_set1_epi32((int)0x80808080))",
+    dot_shorts = "_mm256_dpwssd_avx_epi32($3, $1, $2)",
     dot_unsigned = "_mm256_dpbusd_avx_epi32($3, $1, $2)",
     dot_by_unsigned = "_mm256_dpbusd_avx_epi32($3, $2, $1)",
     dot_bytes = "_mm256_dpbusd_avx_epi32($3, _mm256_abs_epi8($2), _mm256_sign_epi8($1, $2))", -- of b that is 0 as well

@@ -159,6 +159,14 @@ function M.integers(isa, type, kind, group)
            row_group = kind and group, scales_of_group = row.eights and 2 or 1 }
 end
 
+-- The scheme of rows of a cache in bytes, by queries and weights in halves of words; nil without such a product.
+function M.of_bytes_in_cache(isa)
+  local row = isa.products["int16 int8"]
+  local type = types.by_name.int8
+  return row and { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group, integers = true,
+                   does = of_words, quant = { bits = 8, in_word = 4, op = row.part } }
+end
+
 -- The scheme of weights in bytes, each column with a scale. They meet the words of A of a scheme of other quants.
 function M.bytes_beside(isa, scheme)
   local own = isa.products[scheme.a.name .. " " .. scheme.a.name]

@@ -36,6 +36,7 @@
 --   domain         a condition, written like ref: operands outside it have no meaning
 --   full           the operand that is of the full width at any width
 --   halves         memory has half as many words as there are lanes
+--   fours          memory has four numbers for each lane
 --   hint           it changes nothing
 --   counted        a loop may count n
 --   port           the port of a core: default "load" if it reads memory, "store" without a result, else "vector"
@@ -52,7 +53,7 @@ local function op(def)
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, halves = def.halves, unfused = def.unfused, domain = def.domain,
               optional = def.optional, by = def.by, full = def.full, hint = def.hint, tile = def.tile,
-              fold = def.fold, counted = def.counted, vectors = def.vectors or 1 }
+              fours = def.fours, fold = def.fold, counted = def.counted, vectors = def.vectors or 1 }
   o.port = def.port or result == "-" and "store" or args:find "[aybuhe]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
@@ -70,6 +71,13 @@ local function second_word(of, n) return ("%s(2 * (%s) + 1)"):format(of, n) end
 local function half(of, n)
   return ("pick(%s %% 2 == 0, LOW_F16(%s(idiv(%s, 2))), HIGH_F16(%s(idiv(%s, 2))))"):format(n, of, n, of, n)
 end
+
+-- Bytes, and halves of words, of a and b in turn, of half n of each four words.
+local word = "WORD(%s(4 * idiv(i, 4) + 2 * n + idiv(i %% 4, 2)))"
+local a_word, b_word = word:format "A", word:format "B"
+local zipped_bytes = ("QUAD(F(BYTE(%s, 2 * (i %% 2))), F(BYTE(%s, 2 * (i %% 2))), F(BYTE(%s, 2 * (i %% 2) + 1)), " ..
+  "F(BYTE(%s, 2 * (i %% 2) + 1)))"):format(a_word, b_word, a_word, b_word)
+local zipped_shorts = ("SHORTS(F(SHORT(%s, i %% 2)), F(SHORT(%s, i %% 2)))"):format(a_word, b_word)
 
 local function bytes(x, y)
   local sum = {}
@@ -223,6 +231,11 @@ op { "words",   "i <- f f f f", "L words of four numbers each, which follow each
 op { "lane_words", "i <- f f f f", "in each lane the word of that lane of a, b, c and d, as above", optional = true,
      ref = "QUAD(a, b, c, d)",
      domain = "fabsf(a) <= 127.0 and fabsf(b) <= 127.0 and fabsf(c) <= 127.0 and fabsf(d) <= 127.0" }
+op { "load_byte_words", "i <- b", "L words of four signed bytes each from any address", optional = true, fours = true,
+     ref = "QUAD(S(4 * i), S(4 * i + 1), S(4 * i + 2), S(4 * i + 3))" }
+op { "zip_bytes", "i <- i i n", "of each four words the bytes of a and b in turn, of the first two or (n = 1) the " ..
+     "others", optional = true, port = "shuffle", ref = zipped_bytes }
+op { "zip_shorts", "i <- i i n", "the same of halves of words", optional = true, port = "shuffle", ref = zipped_shorts }
 op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", optional = true,
      ref = "ixor(a, 2155905152)" }
 -- words of two numbers, where an ISA multiplies halves of words alone. Of four neighbours the first
@@ -230,7 +243,7 @@ op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", o
 op { "short_words", "i <- f f", "L words of two numbers each of a and b, so in turn: the nearest integers as signed " ..
      "halves; of NaN any", optional = true,
      ref = "SHORTS(N(4 * idiv(i, 2) + i % 2), N(4 * idiv(i, 2) + i % 2 + 2))",
-     domain = "fabsf(N(4 * idiv(i, 2) + i % 2)) <= 127.0 and fabsf(N(4 * idiv(i, 2) + i % 2 + 2)) <= 127.0" }
+     domain = "fabsf(N(4 * idiv(i, 2) + i % 2)) <= 32767.0 and fabsf(N(4 * idiv(i, 2) + i % 2 + 2)) <= 32767.0" }
 op { "lane_short_words", "i <- f f", "in each lane the word of that lane of a and b, as above", optional = true,
      ref = "SHORTS(a, b)", domain = "fabsf(a) <= 127.0 and fabsf(b) <= 127.0" }
 op { "shorts",  "i <- i n",   "bytes n and n + 2 of each word as signed halves", optional = true,

@@ -40,6 +40,8 @@ M.shorts_512 = "0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15"
 M.short_nibbles = { [0] = "$p_srai_epi16($p_slli_epi16($1, 12), 12)",
                     [1] = "$p_srai_epi16($p_slli_epi16($1, 4), 12)",
                     [2] = "$p_srai_epi16($p_slli_epi16($1, 8), 12)", [3] = "$p_srai_epi16($1, 12)" }
+M.zip_bytes = { [0] = "$p_unpacklo_epi8($1, $2)", [1] = "$p_unpackhi_epi8($1, $2)" }
+M.zip_shorts = { [0] = "$p_unpacklo_epi16($1, $2)", [1] = "$p_unpackhi_epi16($1, $2)" }
 M.shorts = { [0] = "$p_srai_epi16($p_slli_epi16($1, 8), 8)", [1] = "$p_srai_epi16($1, 8)" }
 
 -- Words of bytes and of halves, for AVX2 and AVX-512. Packing works on quarters of 128 bits: the words of a, b, c and

@@ -3,12 +3,16 @@
 -- the cache or the inputs. emit/decode.lua records the code.
 
 local choices = require "base.choices"
+local cut = require "schedule.cut"
 local fetch = require "schedule.fetch"
+local isas = require "isa.init"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
 local ways = require "way.init"
 
 local M = {}
+
+M.STEPS = 32767.0 -- of integers of 16 bits, to either side
 
 M.VECTORS = 4 -- of scores that become weights together; a row of weights has a margin of so many
 
@@ -35,6 +39,21 @@ local function together(plan, attend)
   if plan.cache == types.f32 and plan.isa.registers < FEW then return heads end
   while heads < math.min(HEADS, plan.isa.lanes) and attend.share % (2 * heads) == 0 do heads = 2 * heads end
   return heads
+end
+
+-- Products of integers, of rows in int8 that heads share: the scheme, and blocks of heads. They take whole vectors of
+-- words of a row, and four of them of keys.
+local function integers(plan, attend, step)
+  local scheme, lanes = isas.of_bytes_in_cache(plan.isa), plan.isa.lanes
+  local columns = 4 * lanes
+  local whole = attend.depth % columns == 0 and attend.breadth % columns == 0 and step.block % (2 * lanes) == 0
+  local side_by_side = attend.keys.row == attend.depth and attend.values.row == attend.breadth
+  local floats = plan.attend_scheme.b.round or not plan.cache.scaled or attend.share < HEADS
+  local fits = math.max(attend.depth, step.block) * M.STEPS * 127 < 2 ^ 31
+  if not scheme or floats or not (whole and side_by_side and fits)
+    or plan.cfg.seq_kv < math.max(columns, step.block) then return nil end
+  choices.add(plan.why, "cache_words")
+  return { scheme = scheme, runs = { cut.balanced(attend.share, scheme.rows.rows[4]) } }
 end
 
 local function about_queries(key)
@@ -75,6 +94,11 @@ function M.choose(plan, attend)
   local step = { keys = tile_keys(plan), heads = together(plan, attend), block = plan.cfg.key_block or KEY_BLOCK }
   choices.add(plan.why, "key_lanes")
   if plan.cache == types.f32 then return step end
+  step.words = integers(plan, attend, step)
+  if step.words then
+    step.keys = 4 * plan.isa.lanes
+    return step
+  end
   choices.add(plan.why, "widened")
   if plan.cache.scaled and not plan.attend_scheme.b.round then choices.add(plan.why, "scales_last") end
   return step
@@ -95,7 +119,8 @@ local function ahead(plan, attend, step)
   if not plan.isa.rows.prefetch or plan.cfg.seq_kv <= math.max(rows, step.block) then return nil end
   if comes_by_itself(plan, step, side_by_side) then return nil end
   choices.add(plan.why, "fetched")
-  local numbers = attend.breadth // (step.product.panels * tiles.count(step.product))
+  local panels = step.words and attend.breadth // (4 * plan.isa.lanes) or step.product.panels
+  local numbers = attend.breadth // (panels * tiles.count(step.words or step.product))
   return { tiles = tiles.ceil_div(rows, step.keys), blocks = tiles.ceil_div(rows, step.block),
            beside = side_by_side and step.keys // step.heads * plan.isa.lanes * bytes >= fetch.LINE,
            numbers = attend.values.row == attend.breadth and numbers > 0 and numbers or nil }

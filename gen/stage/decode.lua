@@ -77,6 +77,15 @@ local function write_biases(own, kv, r)
   end)
 end
 
+-- Where integers of queries, keys and weights go, and their scales (emit/decode_words.lua).
+local function words_of(own)
+  local list = {}
+  for _, name in ipairs { "q", "q_scales", "panel", "p_words", "p_scales" } do
+    list[name] = own:scratch(name == "q" and "q_words" or name)
+  end
+  return list
+end
+
 -- Query r of the heads that share keys and values kv.
 local function one_query(own, queries, kv, r, reads)
   local K, p, cfg, attend = own.K, own.p, own.K.plan.cfg, own.K.plan.attend
@@ -90,7 +99,8 @@ local function one_query(own, queries, kv, r, reads)
     out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
     reads = score.of_query(reads, own.seen.query + r),
     probs = p.probs and p.probs:at(kv * (share * cfg.seq * cfg.seq_kv) + r * cfg.seq_kv),
-    test = own.biases and own:scratch "test", seen = own.biases and own:scratch "seen_values",
+    words = attend.step.words and words_of(own),
+    test = own.biases and own:scratch "test", seen = own.biases and not attend.step.words and own:scratch "seen_values",
   })
 end
 
@@ -127,9 +137,18 @@ function M.sections(plan, stage, add)
   add_task("p", "weights of scores", stage.share * step.p_row, scored)
   add_task("sums", "sums of weights", stage.share * plan.isa.lanes)
   add_task("o_sums", "sums of the context", stage.share * step.product.ld)
+  if step.words then
+    add_task("q_words", "queries as integers", stage.share * stage.depth // 2)
+    add_task("q_scales", "their scales", stage.share)
+    add_task("panel", "a tile of K as columns", step.keys * stage.depth // 4)
+    add_task("p_words", "weights as integers", stage.share * step.block // 2)
+    add_task("p_scales", "their scales", stage.share)
+  end
   if #plan.scores.hides > 0 then
     add_task("test", "whether a context is finite", plan.isa.lanes)
-    add_task("seen_values", "values that are not hidden", step.block * step.seen_row + plan.isa.lanes, scored)
+    if not step.words then
+      add_task("seen_values", "values that are not hidden", step.block * step.seen_row + plan.isa.lanes, scored)
+    end
     add_task("mask", "biases of a mask", bias_rows(plan) * mask.row_count(plan))
   end
   attention.packed_sections(plan, add)

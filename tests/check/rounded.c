@@ -160,6 +160,25 @@ static void round_kept(const mhagen_kernel *shape, inexact a, size_t heads, size
   for (size_t i = 0; i < heads && is_int8(type); i++) quantize_kept(from(a, i * width), width);
 }
 
+#define SHORT_STEPS 32767
+
+/* Whether a kernel may multiply rows of a cache in int8 by queries and weights of 16 bits: few rows, of heads that
+ * share keys, in float32. */
+static int has_shorts(const mhagen_kernel *shape) {
+  return is_int8(cache_type(shape)) && !format_of(attend_type(shape)) && shape->seq <= 4 &&
+         shape->h >= 4 * shape->h_kv;
+}
+
+/* A head of a query as such integers times a scale. */
+static void round_to_shorts(inexact a, size_t count) {
+  double most = 0;
+  for (size_t i = 0; i < count; i++) most = isfinite(a.x[i]) ? fmax(most, fabs(a.x[i]) + a.off[i]) : INFINITY;
+  for (size_t i = 0; i < count; i++) {
+    if (most == INFINITY) a.x[i] = NAN;
+    else a.off[i] += most * (.5 / SHORT_STEPS + 4 * FLOAT_UNIT);
+  }
+}
+
 /* What a kernel makes of a sum of so many products, whose magnitudes sum to size. */
 static double off_sum(double sum, size_t steps, double size, double off) {
   return isfinite(sum) ? off + ((double)steps + 16) * FLOAT_UNIT * size : off;
@@ -510,6 +529,7 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
     }
   }
   round_all(r->attend, shape->scale * LOG2E, o->q, e->n * e->h * o->depth);
+  for (size_t i = 0; i < e->n * e->h && has_shorts(shape); i++) round_to_shorts(from(o->q, i * o->depth), o->depth);
 
   if (absorbs || merges) {
     take_inexact(kx, e->made, NULL, 0, e->k_width, o->k);
@@ -634,6 +654,19 @@ static double shared(double off, double sum, double sum_off, double most) {
   return off == 0 ? 0 : sum_off < sum ? fmin(off / (sum - sum_off), most) : most;
 }
 
+/* By how much a context may be off where weights times scales of values are integers of 16 bits. */
+static double off_of_shorts(const rounding *r, const operands *o, size_t of_head, inexact p) {
+  const extents *e = &r->e;
+  double most = 0;
+  for (size_t j = e->first; j < e->end && has_shorts(r->shape); j++) {
+    double size = 0;
+    const double *v = o->v.x + (j * o->v_heads + of_head) * o->breadth;
+    for (size_t c = 0; c < o->breadth; c++) size = fmax(size, fabs(v[c]));
+    if (e->sees[j] && isfinite(size)) most = fmax(most, (p.x[j] + p.off[j]) * size);
+  }
+  return most * (.5 / SHORT_STEPS + 4 * FLOAT_UNIT) * (double)(e->end - e->first);
+}
+
 /* The context of a row and head. */
 static void context_inexact(const rounding *r, const operands *o, size_t head, inexact p, double sum, double sum_off,
                             inexact to) {
@@ -641,8 +674,9 @@ static void context_inexact(const rounding *r, const operands *o, size_t head, i
   const size_t of_head = o->v_heads == 1 ? 0 : head / (e->h / e->h_kv), keys = e->end - e->first;
   int none = 1; /* whatever a sink is */
   for (size_t j = e->first; j < e->end; j++) none &= !e->sees[j];
+  const double off_shorts = off_of_shorts(r, o, of_head, p);
   for (size_t c = 0; c < o->breadth; c++) {
-    double x = 0, size = 0, off = 0, most = 0;
+    double x = 0, size = 0, off = off_shorts, most = 0;
     for (size_t j = e->first; j < e->end; j++) {
       const size_t at = (j * o->v_heads + of_head) * o->breadth + c;
       const double v = fabs(o->v.x[at]), v_off = o->v.off[at];

@@ -39,7 +39,8 @@ int main(void) {
   memset(cache, 0, CACHE);
   memcpy(packed, &kernel_kernel.fingerprint, sizeof kernel_kernel.fingerprint);
   const mhagen_args args = {
-    .q = x, .k = x, .v = x, .y = y, .packed = packed, .workspace = workspace, .kv_len = (int[]){KERNEL_SEQ_KV}, .past = (int[]){KERNEL_SEQ_KV - KERNEL_SEQ}, .cache = cache};
+    .q = x, .k = x, .v = x, .y = y, .packed = packed, .workspace = workspace, .kv_len = (int[]){KERNEL_SEQ_KV},
+    .past = (int[]){KERNEL_SEQ_KV - KERNEL_SEQ}, .cache = cache};
   mhagen_status status = kernel_run(&args);
   if (status != MHAGEN_OK) {
     fprintf(stderr, "status %d\n", (int)status);

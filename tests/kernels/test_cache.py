@@ -112,8 +112,28 @@ def programs(tmp_path, isa, weights, configs):
 def test_long_cache(heads, dtype, isa):
     """Rows are fetched while others are multiplied by as many of the heads as they are together: 4, 1 of 3, 1."""
     config = [*heads.split(), *f"d_model=20 dk=64 seq=1 seq_kv=300 cache=append cache_dtype={dtype} isa={isa}".split()]
-    assert ("fetched 16 KB ahead" in explain(*config)) == (isa != "scalar")
+    assert ("fetched 8 KB ahead" in explain(*config)) == (isa != "scalar")
     assert "ok: " in check(*config, "causal=true", "mask=add", "mask_dims=hk")
+
+
+@pytest.mark.parametrize("config", [
+    "h=4 h_kv=1 dk=64 seq_kv=64 project=none", "h=5 h_kv=1 dk=64 dv=128 seq_kv=133 seq=2 mask=bool probs=true",
+    "h=12 h_kv=2 dk=128 seq_kv=150 window_left=90 softcap=20 sink=true kv_len=true",
+    "h=8 h_kv=2 dk=64 seq_kv=300 key_block=96 mask=add mask_dims=hk unroll=k",
+    "h=8 h_kv=1 dk=64 seq_kv=100 alibi=true batch=2 q_len=true"])
+def test_integers_of_shared_heads(config):
+    """Rows in int8 that four or more heads share are multiplied as integers, where they are whole vectors of words."""
+    config = {"seq": "1", "d_model": "20", **dict(word.split("=") for word in config.split())}
+    if config.get("project"):
+        del config["d_model"]
+    words = [f"{key}={value}" for key, value in config.items()]
+    for isa in in_turn([isa for isa in ISAS_HERE if isa.startswith("avx")], *words):
+        kernel = [*words, "cache=append", "cache_dtype=int8", f"isa={isa}"]
+        assert "multiplied as integers" in explain(*kernel)
+        assert "ok: " in check(*kernel)
+    for floats in ("dk=60", "attend_dtype=bf16", "cache_dtype=f16", f"h_kv={config['h']}"):
+        replaced = [word for word in kernel if word.split("=")[0] != floats.split("=")[0]]
+        assert "multiplied as integers" not in explain(*replaced, floats)
 
 
 @pytest.mark.parametrize("config, lanes", [
@@ -254,3 +274,26 @@ def test_integers_of_a_cache(tmp_path):
         integers, scales = struct.unpack("16b", got[16 * kind:16 * kind + 16]), struct.unpack("8f", got[32:])[4 * kind:]
         assert integers[:8] == (127, 2, 0, -127, 0, 0, 0, 0) and integers[12:] == (0, -127, 2, 126)
         assert scales[:2] == (2.0, 0.0) and math.isnan(scales[2]) and scales[3] == 1.0
+
+
+def test_hidden_rows_of_integers(tmp_path):
+    """What a key that a mask hides has in the cache changes no bit, NaN neither."""
+    keys, dk, hidden_keys = 80, 64, (5, 70)
+    isas = [isa for isa in ISAS_HERE if isa.startswith("avx")] or pytest.skip("no product of integers here")
+    kernel = Generated(dict(h=4, h_kv=1, dk=dk, seq=1, seq_kv=keys, project="none", cache="append", cache_dtype="int8",
+                            mask="add"), in_turn(isas, "hidden rows of integers")[0], tmp_path)
+    rng = random.Random(3)
+    q, x, past = floats(rng, 4 * dk), floats(rng, dk), array.array("i", [74])
+    mask = array.array("f", [-math.inf if key in hidden_keys else 0.0 for key in range(keys)])
+    rows, found = bytes(rng.randrange(256) for _ in range(2 * keys * dk)), set()
+    for hidden in (0.5, 3e38, math.nan):
+        scales = array.array("f", [hidden if key % keys in hidden_keys else 0.01 for key in range(2 * keys)]).tobytes()
+        assert kernel.shape.cache_bytes == len(rows) + len(scales)
+        cache, at = aligned(kernel.shape.cache_bytes)
+        ctypes.memmove(at, rows + scales, kernel.shape.cache_bytes)
+        y = array.array("f", [0.0] * (4 * dk))
+        kernel.run(q=address(q), k=address(x), v=address(x), y=address(y), past=address(past), cache=at,
+                   mask=address(mask))
+        assert all(map(math.isfinite, y))
+        found.add(y.tobytes())
+    assert len(found) == 1

@@ -9,8 +9,8 @@ HINTS = ("#if defined(__x86_64__)\n#include <immintrin.h>\n#endif\nvoid note(con
          "#define NOTE(at, ...) note(at)\n")
 STEP = "project=none dk=64 seq=1 seq_kv=2000 cache=append"
 AHEAD = 8192
-# Isa, config, and the bytes that are multiplied first, which nothing can have fetched: those of a product of weights or,
-# where panels are fetched, of a panel, or so many as a hint is ahead. Of a cache those of keys and of values, and scales.
+# Isa, config, and the bytes that are multiplied first, which nothing can have fetched: those of a product of weights,
+# of a panel where panels are fetched, or so many as a hint is ahead. Of a cache those of keys and values, and scales.
 KERNELS = [
     ("avx512", "h=4 d_model=128 dk=32 seq=80 fetch=shares", 4 * 128 * 32),
     ("avx512", "h=4 d_model=100 dk=24 seq=67 fetch=shares", 4 * 100 * 48),  # tiles of several sizes, for two heads

@@ -28,7 +28,7 @@ local function choices(isa, op, w)
   if not op.sig:find("n$") then return { false } end
   if op.name == "ishl" then return { 1, 23, 31 } end
   local parts = { byte = 4, shorts = 2, bf16_half = 2, nibble = 8, byte_nibbles = 2, unsigned_nibbles = 2,
-                  short_nibbles = 4 }
+                  short_nibbles = 4, zip_bytes = 2, zip_shorts = 2 }
   if parts[op.name] then
     local list = {}
     for n = 1, parts[op.name] do list[n] = n - 1 end
@@ -212,6 +212,7 @@ local function program(isa, replaced)
         local letters = table.concat(op.args)
         local count = letters:find("[aybuh]") and (literal or w.lanes) or letters:find("e") and 1 or 0
         if op.halves then count = count // 2 end
+        if op.fours then count = count * 4 end
         local bytes = (letters:find("[yb]") and 1 or letters:find("[uh]") and 2 or 4) * count
         record(t, "run_" .. name, op, w, literal)
         meanings[#meanings + 1] = meaning(isa, "mean_" .. name, op, w, literal)
