@@ -53,6 +53,9 @@ class Kernel:
         self.c_pack, self.c_run = library[f"{name}_pack"], library[f"{name}_run"]
         self.c_pack.argtypes = [POINTER(Weights), c_void_p]
         self.c_run.argtypes = [POINTER(Args)]
+        self.c_fill = library[f"{name}_fill"] if "_fill(" in header.read_text() else None  # of a cache filled once
+        if self.c_fill:
+            self.c_fill.argtypes = [POINTER(Args)]
         self.status_text = library.mhagen_status_text
         self.status_text.restype = c_char_p
 

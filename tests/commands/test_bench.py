@@ -365,6 +365,15 @@ def test_decode():
                     r" read [\d.]+  read_bf16 [\d.]+$", line), line
 
 
+def test_cache():
+    """Kernels read a cache that one call has filled."""
+    need("gcc")
+    pytest.importorskip("numpy", reason="NumPy is not installed")
+    line = run(sys.executable, ROOT / "bench/cache.py", "--isa", "scalar", "--dk", 5, "--shares", 2, "--contexts", 20,
+               "--types", "f32,int8", "--megabytes", 0, "--rounds", 1, "--ms", 1)
+    assert re.match(r"20 keys, dk 5, 2 heads share:  f32 \d+ us [\d.]+ GB/s [\d.]+;  int8 \d+ us", line), line
+
+
 def test_flex():
     """A kernel of each variant agrees with the formula in float64."""
     need("gcc")
