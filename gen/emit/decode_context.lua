@@ -166,36 +166,36 @@ function M.inverse_of(K, w, sums)
   return softmax.inverse(K.t, w, "sum", K.t:op("load", w, "sum", sums), #K.plan.scores.hides > 0 and K.plan)
 end
 
--- The weights times the values of all keys, by products of integers. The last block begins earlier where there are not
--- enough keys behind it.
-local function integer_blocks(K, step, p)
-  local t, all = K.t, K.plan.cfg.seq_kv
-  local blocks = t:int("blocks", expr.div(p.stop - p.first, step.block))
+-- block(from, next) for each whole block of keys, from key `from` on, while values from key `next` on are fetched; then
+-- rest(from) for the keys that are left, if there are such.
+local function each_block(K, step, p, block, rest)
+  local t = K.t
+  local blocks = K.plan.cfg.seq_kv >= step.block and t:int("blocks", expr.div(p.stop - p.first, step.block)) or 0
   K:each("block", blocks, function(b)
-    local next = step.ahead
-      and t:int("next", p.first + expr.min(b + step.ahead.blocks, blocks - 1) * step.block)
-    words.context(K, step, p, t:int("at", p.first + b * step.block), next)
+    block(p.first + b * step.block, step.ahead
+      and t:int("next", p.first + expr.min(b + step.ahead.blocks, blocks - 1) * step.block))
   end)
   local from = t:int("from", p.first + blocks * step.block)
-  t:when(from, p.stop, function()
-    words.context(K, step, p, t:int("last", expr.min(from, all - step.block)), nil, { from = from, stop = p.stop })
+  t:when(from, p.stop, function() rest(from) end)
+end
+
+-- The weights times the values of all keys, by products of integers. The last block begins earlier where there are not
+-- enough keys behind it.
+local function by_integers(K, step, p)
+  local t, last = K.t, K.plan.cfg.seq_kv - step.block
+  each_block(K, step, p, function(from, next) words.context(K, step, p, t:int("at", from), next) end, function(from)
+    words.context(K, step, p, t:int("last", expr.min(from, last)), nil, { from = from, stop = p.stop })
   end)
   words.in_order(K, step, p.o)
 end
 
--- The same by floats.
-local function blocks(K, step, p, scaled)
-  local t = K.t
-  local count = K.plan.cfg.seq_kv >= step.block and t:int("blocks", expr.div(p.stop - p.first, step.block)) or 0
-  K:each("block", count, function(b)
-    local next = step.ahead
-      and t:int("next", p.first + expr.min(b + step.ahead.blocks, count - 1) * step.block)
-    local from = p.first + b * step.block
+-- The same by floats; scaled: weights become those times the scales of values.
+local function by_floats(K, step, p, scaled)
+  local own = scaled and setmetatable({ scales = false }, { __index = p }) or p
+  each_block(K, step, p, function(from, next)
     if scaled then scale_weights(K, step, p, from) end
-    context_block(K, step, scaled and setmetatable({ scales = false }, { __index = p }) or p, from, step.block, next)
-  end)
-  local from = t:int("from", p.first + count * step.block)
-  t:when(from, p.stop, function() context_block(K, step, p, from, t:int("keys", p.stop - from)) end)
+    context_block(K, step, own, from, step.block, next)
+  end, function(from) context_block(K, step, p, from, K.t:int("keys", p.stop - from)) end)
 end
 
 -- The context of all heads. ptrs.test: a vector that is not zero where a result is not finite. ptrs.mask: of head
@@ -225,7 +225,7 @@ function M.of_heads(K, step, ptrs)
     M.each_vector(K, function(h, at, _, w)
       t:op("store", w, nil, p.o:at(h * step.product.ld + at), t:op("zero", w, "zero"))
     end)
-    if integers then integer_blocks(K, step, p) else blocks(K, step, p, scaled) end
+    if integers then by_integers(K, step, p) else by_floats(K, step, p, scaled) end
     local test = p.test and t:start("zero", K.plan.isa.full, "tested")
     M.each_vector(K, function(h, at, used, w)
       local inverse = M.inverse_of(K, w, p.sums:at(h * w.lanes))
