@@ -2,8 +2,9 @@
 --
 --   START                 in place of zero
 --   from_maximum(plan)    whether sums start at -m behind the first tile
+--   unknown(t, plan, w, name, put)    puts the statistics of tiles whose scores become an m, by put of statistics.each
 --   known, next, next_attempt(t, plan, w, name, load, put)    put the statistics, by load and put of statistics.each
---     known               of a first tile whose m is known
+--     known               of a first tile behind these
 --     next                of the tiles behind a first one
 --     next_attempt        of these in another attempt
 
@@ -31,14 +32,19 @@ end
 -- The offset of scores whose maximum is large: their weights are infinite, and no exception is raised.
 local LARGE = 2.0 ^ 127
 
--- The statistics of a first tile whose m is known. Its sums start as those did that found m, for the start of a sum
--- decides how a product between two floats is rounded.
+-- The statistics of tiles whose scores become an m.
+function M.unknown(t, plan, w, name, put)
+  if not M.from_maximum(plan) then return end
+  put("max_start", is_raised(plan) and t:op("set", w, "max_start_" .. name, M.START)
+    or t:op("zero", w, "max_start_" .. name))
+end
+
+-- The statistics of a first tile behind these. Its sums start as theirs, for the start of a sum decides how a product
+-- between two floats is rounded.
 function M.known(t, plan, w, name, load, put)
   put("sum", t:op("zero", w, "empty_" .. name))
   if M.from_maximum(plan) then
     put("max_end", load("negmax", "first_max_end"))
-    put("max_start", is_raised(plan) and t:op("set", w, "max_start_" .. name, M.START)
-      or t:op("zero", w, "max_start_" .. name))
   elseif plan.attend_scheme.powers then
     put("large_start", t:op("set", w, "large_start_" .. name, powers.offset))
   end

@@ -11,7 +11,9 @@ local score_tiles = require "emit.score_tiles"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
 local statistics = require "emit.stats"
+local stored = require "emit.stored"
 local tiles = require "schedule.tiles"
+local weights = require "emit.weights"
 
 local M = {}
 
@@ -27,41 +29,40 @@ function M.blind(K, w, name, load)
 end
 
 
--- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
--- head: span; safe, where the m of the first attempt is kept.
-function M.raise(K, group, ptrs, head)
-  local t, scores, span = K.t, K.plan.scores, head.span
+-- Puts what tiles begin with, by a function of emit/begin.lua.
+local function put_begin(K, group, ptrs, by)
+  K.t:scope(function()
+    statistics.each(K, group, ptrs.stats, function(...) begin[by](K.t, K.plan, ...) end)
+  end)
+end
+
+-- Finds m from the scores of all keys. head: span; safe, where the m of the first attempt is kept. put_m(w, name, load,
+-- put, minus_m) puts it.
+function M.raise(K, group, ptrs, head, put_m)
+  local t, scores, scheme, span = K.t, K.plan.scores, K.plan.attend_scheme, head.span
   t:scope(function()
     statistics.each(K, group, ptrs.stats, function(w, name, load, put)
-      local none = t:op("set", w, "none_" .. name, math.huge)
+      begin.unknown(t, K.plan, w, name, put)
+      local top = t:op("set", w, "none_" .. name, -math.huge)
       if scores.keyless and (scores.bounds.first or #scores.hides > 0) then
         -- In the first attempt it is not known which lanes see a key through a mask.
         local blind = (head.safe or #scores.hides == 0) and M.blind(K, w, name, load)
-        local highest = t:op("set", w, "highest_" .. name, -softmax.unseen(K.plan.attend_scheme))
-        none = blind and t:op("sel", w, "start_" .. name, blind, highest, none) or highest
+        local lowest = t:op("set", w, "lowest_" .. name, softmax.unseen(scheme))
+        top = blind and t:op("sel", w, "start_" .. name, blind, lowest, top) or lowest
       end
-      for i, row in ipairs(scores.extras) do
-        local minus = t:op("sub", w, ("minus%d_"):format(i) .. name, t:op("zero", w, ("zero%d_"):format(i) .. name),
-          row.extra(t, w, ("extra%d_"):format(i) .. name, ptrs.reads))
-        local higher = t:op("lt", w, ("higher%d_"):format(i) .. name, minus, none)
-        none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
-      end
-      -- A guarded group has put it there before.
-      if head.safe and not guard.is_guarded(K, group) then put("first_max", load("negmax", "first_max")) end
-      put("negmax", none)
+      put("top", softmax.with_extras(t, w, name, { scores = scores, reads = ptrs.reads }, top))
+      -- Where m may rise it has been put there before.
+      if head.safe and not group.keys.rises then put("first_max", load("negmax", "first_max")) end
     end)
   end)
-  -- With the roundings of the tiles of weights: at 2^33 one more is a weight of 2^512.
-  local function raise(first, count, like)
-    K:each("key", count, function(i)
-      guard.tile(K, group, ptrs, { pass = softmax.passes.maximum, key = first + i, rows = 1, like = like,
-                                   edge = scores.masked })
+  stored.top(K, group, ptrs, span)
+  t:scope(function()
+    statistics.each(K, group, ptrs.stats, function(w, name, load, put)
+      local m = load "top"
+      if scheme.b.round then m = weights.whole(t, w, "top_" .. name, m) end
+      put_m(w, name, load, put, t:op("sub", w, "minus_m_" .. name, t:op("zero", w, "zero_" .. name), m))
     end)
-  end
-  local rows, rest = group.keys.rows, scores.masked and 0 or group.keys.rest
-  local count = scores.masked and (span.finish - span.begin) * rows or K.plan.cfg.seq_kv - rest
-  raise(span.begin * rows, count, rows)
-  raise(count, rest, rest)
+  end)
 end
 
 -- Scores of the keys of a span as the config shows them, where weights go afterwards.
@@ -121,38 +122,32 @@ local function has_own_end(K, group, run, stop)
   return not behind or behind.rows < group.keys.rows
 end
 
--- Puts what tiles begin with, by a function of emit/begin.lua.
-local function put_begin(K, group, ptrs, by)
-  K.t:scope(function()
-    statistics.each(K, group, ptrs.stats, function(...) begin[by](K.t, K.plan, ...) end)
-  end)
-end
-
 -- The first tile: m comes from it. It is one that all lanes see, if there is any; if not, and its keys are not the
 -- first ones of all lanes, m comes from all tiles.
 local function lead_tile(K, group, ptrs, head)
-  local span, passes = head.span, softmax.passes
-  local function tile(pass, edge)
+  local span = head.span
+  local function first_tile(edge)
     local p_at = K.plan.whole_p and span.lead * (group.keys.words * group.width) or 0
-    guard.tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge,
-                                 p_first = p_at, p_rows = 0, o_rows = 0,
-                                 next = ptrs.sums and tile_behind(K, group, span.lead, span.finish) })
+    guard.tile(K, group, ptrs, { pass = softmax.passes.first, key = span.lead * group.keys.rows, p_at = p_at,
+                                 edge = edge, next = ptrs.sums and tile_behind(K, group, span.lead, span.finish) })
   end
-  local alone = group.keys.tiles == 1
   local function known_tile(edge)
-    if not alone or K.plan.attend_scheme.powers then put_begin(K, group, ptrs, "known") end
-    tile(alone and passes.known or passes.steady, edge)
+    put_begin(K, group, ptrs, "known")
+    local at, behind = span.lead, span.lead + 1
+    stored.block(K, group, ptrs, { from = at, start = at, bound = edge and at or behind, stop = behind, made = at,
+                                   upto = 0, o_rows = 0 })
   end
   if head.safe then
     known_tile(K.plan.scores.masked)
-    return alone or begin.from_maximum(K.plan) and put_begin(K, group, ptrs, "next_attempt")
+    local is_alone = group.keys.tiles == 1 or not begin.from_maximum(K.plan)
+    return is_alone or put_begin(K, group, ptrs, "next_attempt")
   end
-  K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
+  K.t:when(span.clear, span.opened, function() first_tile() end, function()
     if K.plan.scores.bounds.first then
-      M.raise(K, group, ptrs, head)
+      M.raise(K, group, ptrs, head, function(_, _, _, put, minus_m) put("negmax", minus_m) end)
       known_tile(true)
     else
-      tile(passes.first, true)
+      first_tile(true)
     end
   end)
 end
@@ -177,26 +172,25 @@ local function block(K, group, ptrs, head, part)
     o_rows = part.first and 0 or plan.attend.breadth,
     behind = function(at) return tile_behind(K, group, at, part.of.to) end,
     each = function(run, tile)
-      local count, alone = run.to - run.from, ptrs.sums and not ptrs.in_turn
-        and has_own_end(K, group, run, part.of.to)
+      local count, alone = run.to - run.from, ptrs.sums and has_own_end(K, group, run, part.of.to)
       K:each("tile", alone and count - 1 or count, tile)
       if alone then tile(count - 1) end
     end,
   }, { __index = part })
   local rises = head.safe or guard.always_rises(K, group)
   if rises and not head.safe then choices.add(t.why, "rises") end
-  local rest = not rises and part.edge and guard.rest_rises(K, group, ptrs) and stop
+  local rest = part.edge and all and guard.rest_rises(K, group) and stop -- on the safe path too, for the same bits
   if rest then own.stop, own.edge = bound, false end
-  local none = expr.is_const(start) and expr.is_const(own.stop) and start >= own.stop
-  if rises or none or not guard.is_guarded(K, group) then
-    guard.each_tile(K, group, ptrs, own, rises and softmax.passes.steady or softmax.passes.next)
-  else
-    guard.block(K, group, ptrs, own)
+  local none = group.keys.tiles == 1 or not (part.open or part.edge)
+    or expr.is_const(start) and expr.is_const(own.stop) and start >= own.stop
+  if not none then
+    local record = rises and stored.block or group.keys.rises and guard.block or guard.each_tile
+    record(K, group, ptrs, own)
   end
   if rest then
     choices.add(t.why, "rises")
-    own.start, own.stop, own.edge = bound, stop, true
-    guard.each_tile(K, group, ptrs, own, softmax.passes.steady)
+    own.start, own.stop = bound, stop
+    stored.block(K, group, ptrs, own)
   end
   if part.last then invert_sums(K, group, ptrs) end
   local tiles = stop - from
@@ -236,13 +230,13 @@ function M.pass(K, group, ptrs, head)
   local known_blocks = not plan.scores.bounded or span.most.finish <= most
 
   if not known_blocks then context.clear(K, group, ptrs.o, plan.attend.breadth) end
-  if guard.is_ahead(K, group) then
+  if guard.is_ahead(K, group) and not head.safe then
     local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
-    ptrs = setmetatable({ sums = sums, in_turn = head.safe }, { __index = ptrs })
-    if not head.safe then guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows) end
+    ptrs = setmetatable({ sums = sums }, { __index = ptrs })
+    guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows)
   end
   lead_tile(K, group, ptrs, head)
-  if not head.safe and guard.is_guarded(K, group) then
+  if not head.safe and group.keys.rises then
     put_begin(K, group, ptrs, "next")
   end
   for n, part in ipairs(parts) do
@@ -250,7 +244,7 @@ function M.pass(K, group, ptrs, head)
     local open = part.open and not (from and span.most.opened <= from)
     local edge = part.edge and not (from and span.most.finish <= from)
     local kept, upto = part.from, n > 1 and span.finish or 0 -- tiles with weights, where all are kept
-    if n > 1 and ptrs.sums and not head.safe then
+    if n > 1 and ptrs.sums then
       guard.products(K, group, ptrs, part.from * group.keys.rows, group.keys.rows)
     end
     local count = plan.scores.bounded and 1 or tiles.ceil_div(part.to - part.from, most)

@@ -50,21 +50,18 @@ local function safe_head(K, group, ptrs, span)
     function(p)
     local t, one = K.t, { span = score.own_span(p, span), safe = true }
     p.reads = p
-    head.raise(K, group, p, one)
-    t:scope(function()
-      statistics.each(K, group, p.stats, function(w, name, load, put)
-        local most = t:op("set", w, "most_" .. name, softmax.accepted)
-        local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
-        local negmax = t:op("sel", w, "m_" .. name, good, load "first_max", load "negmax")
-        put("negmax", negmax)
-        put("first_max", negmax)
-        if not has_two_parts(K, group) then return end
-        if K.plan.scores.masked then
-          put("next_max_end", t:op("sel", w, "next_max_end_" .. name, good, load "max_end", negmax))
-        else
-          put("next_max_end", t:op("zero_if", w, "next_max_end_" .. name, good, negmax))
-        end
-      end)
+    head.raise(K, group, p, one, function(w, name, load, put, minus_m)
+      local most = t:op("set", w, "most_" .. name, softmax.accepted)
+      local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
+      local negmax = t:op("sel", w, "negmax_" .. name, good, load "first_max", minus_m)
+      put("negmax", negmax)
+      put("first_max", negmax)
+      if not has_two_parts(K, group) then return end
+      if K.plan.scores.masked then
+        put("next_max_end", t:op("sel", w, "next_max_end_" .. name, good, load "max_end", negmax))
+      else
+        put("next_max_end", t:op("zero_if", w, "next_max_end_" .. name, good, negmax))
+      end
     end)
     head.pass(K, group, p, one)
   end, "cold")

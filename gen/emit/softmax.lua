@@ -3,9 +3,8 @@
 -- A score tile holds S^T[key][query lanes], scaled by log2(e) * scale at pack time, so the weights are exp2(S - max).
 -- One pass: the maximum m of the first tile serves for all keys; later tiles start their accumulators at -m and
 -- exponentiate at once. Any m gives the same softmax as long as nothing overflows. The caller looks at the sums behind
--- each block of keys. Where one is too large, `steady` tiles make the block again. In these tiles m rises where scores
--- are far above it (after Milakov & Gimelshein 2018, who have no threshold). Lanes whose m does not rise get the same
--- bits from either kind of tile.
+-- each block of keys. Where one is too large, emit/stored.lua makes the block again, in two passes: `stored` tiles and,
+-- behind a rise of m, `weighed` ones. Lanes whose m does not rise get the same bits either way.
 --
 -- Some ISAs have an op that makes weights as pairs of bfloat16 (isa/powers.lua). Then sums of scores start at zero. One
 -- FMA subtracts m and converts a score to a logarithm in fixed point.
@@ -29,11 +28,6 @@ local LEAST = 2.0 ^ -32
 -- A sum of weights of a product that is below this has no weight for which m has to rise.
 function M.calm(scheme) return scheme.b.most or 2.0 ^ 100 end
 
--- How far above m a score is at least where m rises.
-local function threshold(scheme) return math.log(M.calm(scheme), 2) + 0.5 end
-
-local MARGIN = 5.0 -- above such a score: no weight from 2^-95 on is lost
-
 -- The least sum of a lane that sees a key: m may be above all of its scores.
 function M.least_sum(t, w, name, plan)
   return t:op("set", w, "least_" .. name, plan.attend_scheme.b.least or LEAST)
@@ -48,9 +42,9 @@ function M.inverse(t, w, name, sum, plan)
   return t:op("zero_if", w, "scale_" .. name, none, t:op("div", w, "inverse_" .. name, one, some))
 end
 
--- What is done in a tile. from_m: sums start at the -m of the statistics; else m is subtracted from them: old_m, the m
--- of the statistics, new_m, raised by the scores of this tile. lifts: m rises where a score is far above it, and sums
--- start as the statistics say.
+-- What is done in a tile. from_m: sums start at the -m of the statistics, or it is subtracted from them. new_m: that of
+-- the scores of this tile is. stores: the scores are kept, and the largest of them; their sums start as the statistics
+-- say. stored: they are such, and no products are made.
 -- weighs: makes weights; adds: their sum is added to that of the tiles before. shows: the scores go where weights go.
 -- ahead: the products of a tile may be interleaved with the softmax of the one before. word: of the function's name.
 M.passes = {
@@ -58,14 +52,11 @@ M.passes = {
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
   next = { word = "", from_m = true, weighs = true, adds = true, ahead = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
-  -- Weights of `first`, where m is known and there are no other keys.
-  known = { word = "_known", old_m = true, weighs = true, any = true,
-            doc = "Weights of all keys with a known maximum." },
-  -- The weights of `next`, but where m rises; or those of `first`, where m is known.
-  steady = { word = "_steady", from_m = true, weighs = true, adds = true, ahead = true, lifts = true,
-             doc = "The same; where scores are far above the maximum, it rises." },
+  -- Both together: the weights of `next`, but where m rises; or any, where m is known.
+  stored = { word = "_stored", from_m = true, stores = true, doc = "Stores scores of some keys, and their maximum." },
+  weighed = { stored = true, weighs = true, adds = true,
+              doc = "Weights of stored scores, added to the sum." },
   shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
-  maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }
 
 -- The m of lanes that see no key: any at all where weights are powers, and the lowest float is no m for them.
@@ -129,7 +120,7 @@ function M.start_of_sums(t, w, name) return t:start("set", w, name, begin.START)
 local function start(t, tile, from_m)
   local group, biases = tile.group, tile.scores.biases
   if not from_m and #biases == 0 then return tile.rest end
-  local at = tile.pass.lifts and "max_start" or "negmax"
+  local at = tile.pass.stores and "max_start" or "negmax"
   return function(r, c, w, name)
     if #biases == 0 then return t:start("load", w, name, stat(group, tile.stats, at, c)) end
     local terms = {}
@@ -191,7 +182,7 @@ local function largest(t, tile, w, list, prefix)
 end
 
 -- The step that makes m of each vector.
---   old        take the old m, and raise it by these scores where the pass asks for a new one
+--   old        take the old m, else find a new one
 --   least      without `old`: m begins at least[c], if it is there; rows of gen/score add to it
 --   out[c]     m
 --   small[c]   whether a new one is small, where that is asked
@@ -213,11 +204,11 @@ local function maximum(t, tile, old, least, out, small)
     finish = tile.pass.new_m and function(c, v)
       local w, name = v.w, "c" .. c - 1
       local m = largest(t, tile, w, list, ("max_%s_"):format(name))
-      if #scores.hides > 0 and not old then -- all keys of this tile may be hidden, or nearly so
+      if #scores.hides > 0 then -- all keys of this tile may be hidden, or nearly so
         local lowest = t:op("set", w, "lowest_" .. name, exp.lowest)
         m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
       end
-      if not old then m = M.with_extras(t, w, name, tile, m) end
+      m = M.with_extras(t, w, name, tile, m)
       if tile.scheme.b.round then m, small[c] = weights.whole(t, w, "top_" .. name, m) end
       t:op("store", w, nil, negmax_at(c), t:op("sub", w, "minus_m_" .. name, zero, m))
       out[c] = m
@@ -225,58 +216,21 @@ local function maximum(t, tile, old, least, out, small)
   }
 end
 
--- How far m rises in each lane: nothing, or to the largest of the scores acc. m: the old one of each vector, where
--- scores are not less that; it becomes what is to be subtracted. The rest is told what is multiplied by less then.
-local function lift(t, tile, acc, m)
-  local lifts, max_ends, low, list = {}, {}, {}, nil
-  local scheme = tile.scheme
-  epilogue.run(tile, acc, { {
+-- The step that raises the largest score of a block.
+local function raise_top(t, tile)
+  local list
+  return {
     start = function() list = {} end,
     apply = function(value)
       list[#list + 1] = value
       return value
     end,
     finish = function(c, v)
-      local w, name = v.w, "c" .. c - 1
+      local w, name, at = v.w, "c" .. c - 1, stat(tile.group, tile.stats, "top", c)
       local top = largest(t, tile, w, list, ("top_%s_"):format(name))
-      local above
-      if m[c] then
-        above = t:op("sub", w, "above_" .. name, top, m[c])
-      else
-        max_ends[c] = t:op("load", w, "max_end_" .. name, stat(tile.group, tile.stats, "max_end", c))
-        above = t:op("add", w, "above_" .. name, top, max_ends[c])
-        top = above
-      end
-      local below = t:op("lt", w, "below_" .. name, above, t:op("set", w, "far_" .. name, threshold(scheme)))
-      if scheme.b.round then top = weights.whole(t, w, "top_" .. name, top) end
-      if not scheme.b.most then
-        top = t:op("add", w, "room_" .. name, top, t:op("set", w, "margin_" .. name, MARGIN))
-      end
-      if m[c] then -- m is a score then: the old m and its distance lose digits of large ones
-        local old = m[c]
-        m[c] = t:op("sel", w, "risen_" .. name, below, old, top)
-        lifts[c] = t:op("sub", w, "lift_" .. name, m[c], old)
-        local minus = t:op("sub", w, "minus_m_" .. name, t:op("zero", w, "empty_" .. name), m[c])
-        t:op("store", w, nil, stat(tile.group, tile.stats, "negmax", c), minus)
-      else
-        lifts[c] = t:op("zero_if", w, "lift_" .. name, below, top)
-      end
-      low[c] = t:op("all", w, "low_" .. name, below)
+      t:op("store", w, nil, at, t:op("max", w, "top_" .. name, t:op("load", w, "old_top_" .. name, at), top))
     end,
-  } })
-  for c, v in ipairs(tile.vecs) do
-    t:op("store", v.w, nil, stat(tile.group, tile.stats, "lift", c), lifts[c])
-    m[c] = m[c] or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], max_ends[c])
-  end
-  if tile.among then t:unless(low, tile.rescale) end
-  return low
-end
-
--- Behind the weights of a tile in which m may rise, its sums of weights are added to those before. These become smaller
--- where m rises: now, for then no sums of scores wait for a function to return, or before its weights are stored.
-local function settle(t, tile, low)
-  if not tile.among then t:unless(low, tile.rescale) end
-  for c, v in ipairs(tile.vecs) do weights.add_sum(t, tile, c, v, tile.made[c]) end
+  }
 end
 
 -- Opens what several tiles have in common: weights and their sum, which weights.lua closes.
@@ -294,15 +248,50 @@ local function less(t, m)
   end }
 end
 
+-- Makes weights of scores, less m[c] where it is there, stores and adds them.
+local function weigh(t, tile, acc, m, small)
+  local target = { p = tile.out, row = tile.group.width }
+  if tile.scheme.powers then
+    choices.add(t.why, "powers")
+    local interleaved = tile.next and ways.of(tile.scheme).buffered.interleaved(t, tile.next, tile.sums, tile.rows)
+    return epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, interleaved)
+  end
+  local steps = { opened(t, tile), less(t, m), weights.weight(t, tile) }
+  if tile.scheme.group > 1 then
+    steps[4] = weights.pairs(t, tile, target)
+  else
+    steps[4], steps[5] = epilogue.store(t, target), weights.add(t, tile, acc)
+  end
+  epilogue.run(tile, acc, steps)
+end
+
+-- Weights of scores that are stored at `kept`. The rest of `tile` is as M.tile has it. What follows the differences is
+-- text that tiles of `next` have too.
+function M.weigh(t, tile)
+  local acc, m, group = {}, {}, tile.group
+  tile.vecs = group.vecs
+  for c, v in ipairs(group.vecs) do
+    m[c] = t:op("load", v.w, ("fall_c%d"):format(c - 1), stat(group, tile.stats, "fall", c))
+  end
+  for r = 0, tile.rows - 1 do
+    acc[r] = {}
+    for c, v in ipairs(group.vecs) do
+      local name = ("r%d_c%d"):format(r, c - 1)
+      local score = t:op("load", v.w, "s_" .. name, epilogue.place(tile.kept, group.lanes, { r = r, c = c }))
+      acc[r][c] = t:op("sub", v.w, "x_" .. name, score, m[c])
+    end
+  end
+  weigh(t, tile, acc, {}, {})
+end
+
 -- tile: what gemm.tile takes, and
 --   group, pass, scores
 --   test         an infinite score makes the sum NaN
 --   key          of the first row
 --   edge         some lanes do not see some keys
 --   reads        values that the rows of gen/score read
---   rescale()    records what follows a rise of m, where it may rise
---   among        the tile's own weights lie among those that then become smaller
 --   out, stats   weights and statistics
+--   kept         { p, row }: where scores are stored
 --   sums, next   the scores, where they are made already; the tile whose products are made meanwhile, in their place
 function M.tile(t, tile)
   choices.add(t.why, "short_chains")
@@ -310,8 +299,8 @@ function M.tile(t, tile)
   -- Behind a change of a score -m is subtracted, as in the first tile.
   local by_powers = tile.scheme.powers
   local from_m = pass.from_m and #scores.changes == 0 and not by_powers
-  local old_m = pass.old_m or pass.from_m and not (from_m or by_powers) or pass.lifts and not from_m
-  tile.far = from_m and not pass.lifts and #scores.biases + #scores.hides == 0
+  local old_m = pass.from_m and not (from_m or by_powers or pass.stores)
+  tile.far = from_m and not pass.stores and #scores.biases + #scores.hides == 0
   tile.origin = scores.places and places(t, tile) or scores.rises and final_keys(t, tile) or {}
   tile.rest = tile.scheme.group == 1 and not pass.shows and function(_, _, w, name)
     return M.start_of_sums(t, w, name)
@@ -330,26 +319,14 @@ function M.tile(t, tile)
   local least = {}
   if tile.edge or #scores.hides > 0 then acc, least = hide(t, tile, acc) end
 
-  local target, m, small = { p = tile.out, row = group.width }, {}, {}
-  if pass.shows then epilogue.run(tile, acc, { epilogue.store(t, target) }) end
+  local m, small = {}, {}
+  if pass.shows then epilogue.run(tile, acc, { epilogue.store(t, { p = tile.out, row = group.width }) }) end
+  if pass.stores then
+    local is_changed = not tile.sums or tile.init or #scores.changes > 0 or weights.hides_keys(tile)
+    epilogue.run(tile, acc, { raise_top(t, tile), is_changed and epilogue.store(t, tile.kept) or nil })
+  end
   if old_m or pass.new_m then epilogue.run(tile, acc, { maximum(t, tile, old_m, least, m, small) }) end
-  if not pass.weighs then return end
-  tile.made = pass.lifts and {}
-  local low = pass.lifts and lift(t, tile, acc, m)
-  if by_powers then
-    choices.add(t.why, "powers")
-    local interleaved = tile.next and ways.of(tile.scheme).buffered.interleaved(t, tile.next, tile.sums, tile.rows)
-    epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, interleaved)
-    return low and settle(t, tile, low)
-  end
-  local steps = { opened(t, tile), less(t, m), weights.weight(t, tile) }
-  if tile.scheme.group > 1 then
-    steps[4] = weights.pairs(t, tile, target)
-  else
-    steps[4], steps[5] = epilogue.store(t, target), weights.add(t, tile, acc)
-  end
-  epilogue.run(tile, acc, steps)
-  if low then settle(t, tile, low) end
+  if pass.weighs then weigh(t, tile, acc, m, small) end
 end
 
 return M

@@ -2,20 +2,25 @@
 -- of the widest group. The C has a name for each row.
 --
 --   at(group, stats, row, c)          the place of a statistic of vector c of a group
+--   scores_of(plan, group, stats)     the place of the stored scores of a block, behind all statistics
+--   apart(plan)                       whether they are there, or in the place of weights
 --   each(K, group, stats, build)      build for each vector of the group
---   count(scores)                     rows that there are
+--   count(plan)                       rows that there are
 --   named(plan, functions)            { name, number, meaning } of the rows that the text of functions has
 
 local expr = require "base.expr"
 
 -- { statistic, number of its row, its name in C, what it is }. max_start and max_end: where m may rise, sums start at
 -- the one, and the other is added last. Where weights are powers, large_start is the offset of scores whose maximum is
--- large.
+-- large. top, fall and block_start are of the block at hand, before test and inverse of all are known.
 local rows = {
   { "negmax", 0, "MINUS_MAX", "the maximum of the scores, negative" },
   { "sum", 1, "SUM", "the sum of the weights" },
   { "test", 2, "TEST", "0, or NaN where a result is not finite" },
+  { "top", 2, "TOP", "the largest score that is stored" },
+  { "block_start", 2, "BLOCK_START", "START of stored scores" },
   { "inverse", 3, "INVERSE", "1 over the sum" },
+  { "fall", 3, "FALL", "what is subtracted from stored scores" },
   { "last", 4, "LAST_KEY", "the last key that is seen" },
   { "first_max", 5, "FIRST_MAX", "MINUS_MAX at the start of an attempt" },
   { "max_end", 6, "MAX_END", "the part of MINUS_MAX that is added to the sums" },
@@ -35,10 +40,23 @@ for _, row in ipairs(rows) do by_name[row[1]] = row end
 
 local M = {}
 
--- How many there are; `first` only where the interval has that end, `place` where a row asks for it, and `seen` where a
--- mask hides keys.
-function M.count(scores)
+-- `first` only where the interval has that end, `place` where a row asks for it, and `seen` where a mask hides keys.
+local function count(scores)
   return #scores.hides > 0 and 13 or scores.places and 12 or scores.bounds.first and 11 or 10
+end
+
+-- Not where words have two weights, nor where weights of tiles behind those at hand are there already.
+function M.apart(plan) return plan.attend_scheme.group > 1 or plan.whole_p and plan.scores.wraps end
+
+-- With the rows of stored scores.
+function M.count(plan)
+  return count(plan.scores) + (M.apart(plan) and expr.ceil_div(plan.block_scores, plan.widest) or 0)
+end
+
+local SCORES = { "SCORES", "the stored scores of a block" }
+
+function M.scores_of(plan, group, stats)
+  return stats:at(expr.named(SCORES[1], count(plan.scores) * group.widest))
 end
 
 -- The statistic `row` of vector c of a group.
@@ -61,11 +79,13 @@ end
 
 function M.named(plan, functions)
   local used = {}
-  for _, row in ipairs(rows) do
-    if functions:find("%f[%w_]" .. row[3] .. "%f[^%w_]") then
-      used[#used + 1] = { row[3], row[2] * plan.widest, row[4] }
+  local function add(number, name, meaning)
+    if functions:find("%f[%w_]" .. name .. "%f[^%w_]") then
+      used[#used + 1] = { name, number * plan.widest, meaning }
     end
   end
+  for _, row in ipairs(rows) do add(row[2], row[3], row[4]) end
+  add(count(plan.scores), table.unpack(SCORES))
   return used
 end
 

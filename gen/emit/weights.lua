@@ -3,6 +3,7 @@
 --   weight(t, tile)                      makes weights of scores less m
 --   add(t, tile, acc)                    adds them
 --   powers(t, tile, m, small)            makes pairs of them at once, where the ISA has an op for it
+--   start_of_powers, start_or_infinite   what m is in these
 --   pairs(t, tile, target, make)         stores those of each two rows in pairs, and adds them
 --   reduce, is_small, whole, not_far     parts of these that softmax.lua uses too
 
@@ -98,53 +99,49 @@ end
 
 local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
--- Pairs of weights as powers of what (score - m) scale + offset is; m[c] and small[c]: of each vector, as far as they
--- are known. What is added to scaled scores is infinite where m is so large that its product with the scale loses
--- digits: weights are infinite then. Where m may rise it is subtracted before in such lanes, and the offset that is
--- added is of the statistics: weights are infinite still, but on the safe path, which makes no tiles beside others.
+-- Weights are powers of score * scale + start. Where m is small it is in start. The product of a large one and the scale
+-- loses digits: it is subtracted from the score first, or start is infinite, and so are weights.
+
+-- The start of lanes whose m is small, and whether it is.
+function M.start_of_powers(t, w, name, m, small)
+  small = small or M.is_small(t, w, name, m)
+  local offset = t:op("set", w, "offset_" .. name, powers.offset)
+  local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
+  return t:op("fma", w, "from_" .. name, m, minus, offset), small
+end
+
+-- The start where m is not subtracted: infinite for a large one.
+function M.start_or_infinite(t, w, name, from, small)
+  return t:op("sel", w, "start_" .. name, small, from, t:op("set", w, "infinite_" .. name, math.huge))
+end
+
+-- Pairs of weights as such powers, of the scores of two rows, less what is subtracted first. m[c] and small[c]: of each
+-- vector of a first tile; in others start is known.
 function M.powers(t, tile, m, small)
-  local of, pass, known = {}, tile.pass, tile.pass.adds and not tile.pass.lifts
-  local any = pass.any or pass.lifts and not tile.next
+  local of = {}
   local floor = M.hides_keys(tile) and powers.scale * M.FAR
   local function start(c, v)
     local w, name = v.w, "c" .. c - 1
-    local at = stat(tile.group, tile.stats, "start", c)
+    local function at(row) return stat(tile.group, tile.stats, row, c) end
     of[c] = { scale = t:op("set", w, "scale_" .. name, powers.scale),
               floor = floor and t:op("set", w, "floor_" .. name, floor) }
-    if known then of[c].start = t:op("load", w, "start_" .. name, at) end
-    if known then return end
-    local own = m[c] or t:op("sub", w, "m_" .. name, t:op("zero", w, "zero_" .. name),
-      t:op("load", w, "negmax_" .. name, stat(tile.group, tile.stats, "negmax", c)))
-    of[c].m, of[c].small = own, small[c] or M.is_small(t, w, name, own)
-    local offset = t:op("set", w, "offset_" .. name, powers.offset)
-    if any then
-      of[c].large = t:op("load", w, "large_start_" .. name, stat(tile.group, tile.stats, "large_start", c))
+    if tile.pass.adds then
+      of[c].start = t:op("load", w, "start_" .. name, at(tile.pass.stored and "block_start" or "start"))
+    else
+      of[c].start = M.start_or_infinite(t, w, name, M.start_of_powers(t, w, name, m[c], small[c]))
+      t:op("store", w, nil, at "start", of[c].start)
     end
-    local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
-    of[c].start = t:op("sel", w, "start_" .. name, of[c].small,
-      t:op("fma", w, "from_" .. name, own, minus, offset), t:op("set", w, "infinite_" .. name, math.huge))
-    t:op("store", w, nil, at, of[c].start)
   end
   local function pair(at, name, scores)
     local w, c = at.v.w, of[at.c]
-    local function each(word, list, build)
-      local out = {}
-      for _, half in ipairs { "low", "high" } do
-        local score = list[half]
-        out[half] = score and build(("%s_%s_%s"):format(word, half, name), score, half)
-      end
-      return out
+    local function power_of(half)
+      return scores[half] and t:op("fma", w, ("x_%s_%s"):format(half, name), scores[half], c.scale, c.start)
     end
-    local x = each(any and "near" or "x", scores, function(dst, score)
-      return t:op("fma", w, dst, score, c.scale, c.start)
-    end)
-    if any then
-      local less = each("less", scores, function(dst, score) return t:op("sub", w, dst, score, c.m) end)
-      local far = each("far", less, function(dst, score) return t:op("fma", w, dst, score, c.scale, c.large) end)
-      x = each("x", far, function(dst, score, half) return t:op("sel", w, dst, c.small, x[half], score) end)
-    end
+    local x = { low = power_of "low", high = power_of "high" }
     x.high = x.high or t:op("set", w, "none_" .. name, powers.scale * M.FAR)
-    if floor then x = each("seen", x, function(dst, score) return t:op("max", w, dst, c.floor, score) end) end
+    for _, half in ipairs(floor and { "low", "high" } or {}) do
+      x[half] = t:op("max", w, ("seen_%s_%s"):format(half, name), c.floor, x[half])
+    end
     return t:op(tile.scheme.powers, w, "pair_" .. name, x.low, x.high)
   end
   return { start = start, pair = pair }

@@ -124,12 +124,21 @@ end
 -- Most keys of a block.
 function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend_scheme).key_block end
 
+-- Of more keys than these sums are looked at behind each block, and a maximum may rise. Of fewer ones that takes longer
+-- than what it saves, and their heads are done again.
+local FEW_KEYS = 32
+
 -- Fills in the keys of each group in tiles and blocks, and the place of its first query and group among all. Returns
--- what is common to them: group_count; widest, the lanes of the widest; weights_floats, of its weights; kv_rows, the
--- keys that tiles touch.
+-- what is common to them:
+--
+--   group_count       groups
+--   widest            lanes of the widest group
+--   weights_floats    numbers of the weights of a group
+--   block_scores      numbers of the scores of a block
+--   kv_rows           keys that tiles touch
 function M.finish(plan)
   local cfg = plan.cfg
-  local all = { group_count = 0, widest = 0, weights_floats = 0, kv_rows = 0 }
+  local all = { group_count = 0, widest = 0, weights_floats = 0, block_scores = 0, kv_rows = 0 }
   for kind, group in ipairs(plan.groups) do
     group.kind = kind
     local rows, m = group.key_rows, cfg.seq_kv
@@ -139,7 +148,8 @@ function M.finish(plan)
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
     group.keys = { rows = rows, words = tiles.padded(plan.attend_scheme, tiles.words(plan.attend_scheme, rows)),
                    tiles = count,
-                   block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
+                   block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows,
+                   rises = count > 1 and m > FEW_KEYS }
     if m > usual and not cfg.key_block then choices.add(group.why, block > usual and "tiled_block" or "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0 = all.group_count, group.at
@@ -147,6 +157,8 @@ function M.finish(plan)
     all.widest = math.max(all.widest, group.width)
     local kept = plan.whole_p and count or block_tiles -- tiles of weights
     all.weights_floats = math.max(all.weights_floats, kept * group.keys.words * group.width)
+    local scores = (block_tiles - 1) * rows + tiles.round_up(rows, plan.isa.tile or 1) -- tile registers are stored whole
+    all.block_scores = math.max(all.block_scores, scores * group.width)
     all.kv_rows = math.max(all.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end

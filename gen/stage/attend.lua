@@ -208,7 +208,7 @@ function M.sections(plan, stage, add)
   if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end
   if q_pairs then add_task("q_pairs", "Q of a head in pairs", q_pairs, scored) end
   add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
-  add_task("stats", "statistics", statistics.count(plan.scores))
+  add_task("stats", "statistics", statistics.count(plan))
   add("task", { name = "steady", doc = "whether maxima may rise", count = plan.isa.lanes })
   if in_list.value_context then add_task("c", "context of a head", in_list.value_context.steps) end
   if #plan.scores.hides > 0 then

@@ -158,9 +158,13 @@ static inline __m512 root16(__m512 a) {
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 32 }; /* the largest score that is stored */
 enum { INVERSE = 48 }; /* 1 over the sum */
+enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { LAST_KEY = 64 }; /* the last key that is seen */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 144 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* XT[8][16] from 5 rows of X[..][8]. */
 static NOINLINE void transpose_5of16(const float *x, float *xt) {
@@ -286,33 +290,10 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
-/* Makes weights of scores, and adds them. */
-static inline __attribute__((always_inline)) __m256 weigh_5x8(float *p, __m256 s_c0[5],
-    __m256 max_c0_8_0) {
-  __m256 sum_c0[4];
-  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], max_c0_8_0);
-    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
-    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0);
-    sum_c0[r] = exp2_8(near_c0);
-    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
-  }
-  const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], max_c0_8_0);
-  const __m256 far_r4_c0 = _mm256_set1_ps(-1000.0f);
-  const __m256 near_r4_c0 = _mm256_max_ps(far_r4_c0, x_r4_c0);
-  const __m256 p_r4_c0 = exp2_8(near_r4_c0);
-  _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
-  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
-  return sum_c0_4_0;
-}
-
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
-  __m256 acc_c0[5], s_c0[5];
+  __m256 acc_c0[5], s_c0[5], sum_c0[4];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
@@ -345,7 +326,22 @@ static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q,
   const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_2);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-  const __m256 sum_c0_4_0 = weigh_5x8(p, s_c0, max_c0_8_0);
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], max_c0_8_0);
+    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0);
+    sum_c0[r] = exp2_8(near_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], max_c0_8_0);
+  const __m256 far_r4_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r4_c0 = _mm256_max_ps(far_r4_c0, x_r4_c0);
+  const __m256 p_r4_c0 = exp2_8(near_r4_c0);
+  _mm256_storeu_ps(p + 64, p_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
+  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
   _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
 }
 
@@ -376,35 +372,11 @@ static NOINLINE void context_4x5of16_final(const float *v, const float *p, float
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_masked_1x5of16(const float *k, const float *q, float *stats,
-    ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
-  for (ptrdiff_t step = 0; step < 4; ++step) {
-    const __m256 b_c0 = _mm256_loadu_ps(q);
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    k += 1;
-    q += 16;
-  }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_masked_5x5of16(const float *k, const float *q, float *stats,
-    float *p, ptrdiff_t key) {
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_masked_5x5of16(const float *k, const float *q, float *stats,
+    float *s, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(stats + MAX_START);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -421,11 +393,57 @@ static NOINLINE void scores_known_masked_5x5of16(const float *k, const float *q,
     const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
   }
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(s + 16 * r, s_c0[r]);
+  const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
+  const __m256 top_c0_2_1 = _mm256_max_ps(s_c0[2], s_c0[3]);
+  const __m256 top_c0_4_0 = _mm256_max_ps(top_c0_2_0, top_c0_2_1);
+  const __m256 top_c0_8_0 = _mm256_max_ps(top_c0_4_0, s_c0[4]);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, top_c0_8_0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_5x5of16(float *stats, float *p) {
+  __m256 x_c0[5], sum_c0[4];
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    const __m256 s_c0 = _mm256_loadu_ps(p + 16 * r);
+    x_c0[r] = _mm256_sub_ps(s_c0, fall_c0);
+  }
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0[r]);
+    sum_c0[r] = exp2_8(near_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
+  }
+  const __m256 far_r4_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r4_c0 = _mm256_max_ps(far_r4_c0, x_c0[4]);
+  const __m256 p_r4_c0 = exp2_8(near_r4_c0);
+  _mm256_storeu_ps(p + 64, p_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
+  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_5of16(const float *q, const float *k, float *p, float *stats,
+    ptrdiff_t from, ptrdiff_t bound, ptrdiff_t stop) {
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    scores_stored_masked_5x5of16(k + 80 * bound + 80 * tile, q, stats,
+        p + 80 * bound + 80 * tile - 80 * from, 5 * bound + 5 * tile);
+  }
+  const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 sum_c0_4_0 = weigh_5x8(p, s_c0, m_c0);
-  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, max_end_c0);
+  _mm256_storeu_ps(stats + FALL, m_c0);
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    weights_5x5of16(stats, p + 80 * bound + 80 * tile - 80 * from);
+  }
 }
 
 /* 1 row of O^T, divided by the sum. */
@@ -456,25 +474,35 @@ static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p
 static NOINLINE void safe_5of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o, ptrdiff_t finish) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 max_start_c0 = _mm256_set1_ps(8.67361738e-19f);
+    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 5 * finish; ++key) {
-    scores_maximum_masked_1x5of16(k + 16 * key, q, stats, key);
+  for (ptrdiff_t tile = 0; tile < finish; ++tile) {
+    scores_stored_masked_5x5of16(k + 80 * tile, q, stats, p, 5 * tile);
   }
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_mask_blend_ps(good_c0, minus_m_c0, first_max_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
-  scores_known_masked_5x5of16(k, q, stats, p, 0);
+  {
+    const __m256 empty_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(stats + SUM, empty_c0);
+    const __m256 first_max_end_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + MAX_END, first_max_end_c0);
+  }
+  known_5of16(q, k, p, stats, 0, 0, 1);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

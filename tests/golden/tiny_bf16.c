@@ -26,12 +26,12 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *               c_half: one half
- *               s: scores behind a mask
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_bf16.h"
@@ -167,8 +167,12 @@ static inline float scale2(float a, float b) {
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 2 }; /* the sum of the weights */
 enum { TEST = 4 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 4 }; /* the largest score that is stored */
 enum { INVERSE = 6 }; /* 1 over the sum */
+enum { FALL = 6 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 10 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 12 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 18 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* The nearest bfloat16, ties to even; NaN stays NaN. */
 static inline float to_bf16(float a) {
@@ -262,21 +266,6 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
   return result;
 }
 
-/* Makes weights of scores, and adds them. */
-static inline __attribute__((always_inline)) float weigh_2x1(float *p, float acc_r0[2], ptrdiff_t c,
-    float whole_top[2], float acc_r1[2]) {
-  const float x_r0 = acc_r0[c] - whole_top[c];
-  const float exact_r0 = exp2_1(x_r0);
-  const float sum_r0 = to_bf16(exact_r0);
-  p[c] = sum_r0;
-  const float x_r1 = acc_r1[c] - whole_top[c];
-  const float exact_r1 = exp2_1(x_r1);
-  const float sum_r1 = to_bf16(exact_r1);
-  p[c + 2] = sum_r1;
-  const float sum_2_0 = sum_r0 + sum_r1;
-  return sum_2_0;
-}
-
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_2x2(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[2], acc_r1[2], whole_top[2];
@@ -310,7 +299,15 @@ static NOINLINE void scores_first_2x2(const float *k, const float *q, float *sta
     stats[MINUS_MAX + c] = minus_m;
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float sum_2_0 = weigh_2x1(p, acc_r0, c, whole_top, acc_r1);
+    const float x_r0 = acc_r0[c] - whole_top[c];
+    const float exact_r0 = exp2_1(x_r0);
+    const float sum_r0 = to_bf16(exact_r0);
+    p[c] = sum_r0;
+    const float x_r1 = acc_r1[c] - whole_top[c];
+    const float exact_r1 = exp2_1(x_r1);
+    const float sum_r1 = to_bf16(exact_r1);
+    p[c + 2] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
     stats[SUM + c] = sum_2_0;
   }
 }
@@ -343,45 +340,13 @@ static NOINLINE void context_3x2_k2_final(const float *v, const float *p, float 
   }
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x2(const float *k, const float *q, float *stats) {
-  float acc_r0[2];
-  acc_r0[0] = 8.67361738e-19f;
-  acc_r0[1] = 8.67361738e-19f;
-  for (ptrdiff_t step = 0; step < 3; ++step) {
-    const float b_c0 = q[0];
-    const float b_c1 = q[1];
-    const float a_r0_exact = k[0];
-    const float a_r0 = to_bf16(a_r0_exact);
-    acc_r0[0] = a_r0 * b_c0 + acc_r0[0];
-    acc_r0[1] = a_r0 * b_c1 + acc_r0[1];
-    k += 1;
-    q += 2;
-  }
-  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float zero = 0.0f;
-    const float negmax = stats[MINUS_MAX + c];
-    const float m = zero - negmax;
-    const float max_2_0 = m > acc_r0[c] ? m : acc_r0[c];
-    const float none_top = 0.0f;
-    const float minus_top = none_top - max_2_0;
-    const float size_top = max_2_0 > minus_top ? max_2_0 : minus_top;
-    const float large_top = 4194304.0f;
-    const int small_top = size_top < large_top;
-    const float near_top = nearest(max_2_0);
-    const float whole_top = small_top ? near_top : max_2_0;
-    const float minus_m = zero - whole_top;
-    stats[MINUS_MAX + c] = minus_m;
-  }
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_2x2(const float *k, const float *q, float *stats, float *p) {
-  float acc_r0[2], acc_r1[2], m[2];
-  acc_r0[0] = 8.67361738e-19f;
-  acc_r0[1] = 8.67361738e-19f;
-  acc_r1[0] = 8.67361738e-19f;
-  acc_r1[1] = 8.67361738e-19f;
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_2x2(const float *k, const float *q, float *stats, float *s) {
+  float acc_r0[2], acc_r1[2];
+  acc_r0[0] = stats[MAX_START];
+  acc_r0[1] = stats[MAX_START + 1];
+  acc_r1[0] = stats[MAX_START];
+  acc_r1[1] = stats[MAX_START + 1];
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const float b_c0 = q[0];
     const float b_c1 = q[1];
@@ -396,43 +361,104 @@ static NOINLINE void scores_known_2x2(const float *k, const float *q, float *sta
     k += 1;
     q += 2;
   }
-  const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[MINUS_MAX];
-  m[0] = zero_c0 - negmax_c0;
-  const float zero_c1 = 0.0f;
-  const float negmax_c1 = stats[MINUS_MAX + 1];
-  m[1] = zero_c1 - negmax_c1;
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float sum_2_0 = weigh_2x1(p, acc_r0, c, m, acc_r1);
-    stats[SUM + c] = sum_2_0;
+    s[c] = acc_r0[c];
+    s[c + 2] = acc_r1[c];
+    const float top_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
+    const float old_top = stats[TOP + c];
+    const float top = old_top > top_2_0 ? old_top : top_2_0;
+    stats[TOP + c] = top;
+  }
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_2x2(float *stats, float *p) {
+  float x_r0[2], x_r1[2];
+  const float fall_c0 = stats[FALL];
+  const float fall_c1 = stats[FALL + 1];
+  const float s_r0_c0 = p[0];
+  x_r0[0] = s_r0_c0 - fall_c0;
+  const float s_r0_c1 = p[1];
+  x_r0[1] = s_r0_c1 - fall_c1;
+  const float s_r1_c0 = p[2];
+  x_r1[0] = s_r1_c0 - fall_c0;
+  const float s_r1_c1 = p[3];
+  x_r1[1] = s_r1_c1 - fall_c1;
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float exact_r0 = exp2_1(x_r0[c]);
+    const float sum_r0 = to_bf16(exact_r0);
+    p[c] = sum_r0;
+    const float exact_r1 = exp2_1(x_r1[c]);
+    const float sum_r1 = to_bf16(exact_r1);
+    p[c + 2] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    const float old_sum = stats[SUM + c];
+    const float total = old_sum + sum_2_0;
+    stats[SUM + c] = total;
+  }
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_2(const float *q, const float *k, float *p, float *stats, ptrdiff_t from,
+    ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_2x2(k + 6 * start + 6 * tile, q, stats, p + 4 * start + 4 * tile - 4 * from);
+  }
+  const float max_end_c0 = stats[MAX_END];
+  const float zero_c0 = 0.0f;
+  const float m_c0 = zero_c0 - max_end_c0;
+  stats[FALL] = m_c0;
+  const float max_end_c1 = stats[MAX_END + 1];
+  const float zero_c1 = 0.0f;
+  const float m_c1 = zero_c1 - max_end_c1;
+  stats[FALL + 1] = m_c1;
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_2x2(stats, p + 4 * start + 4 * tile - 4 * from);
   }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
-  {
-    const float none_c0 = INFINITY;
-    const float first_max_c0 = stats[MINUS_MAX];
-    stats[FIRST_MAX] = first_max_c0;
-    stats[MINUS_MAX] = none_c0;
-    const float none_c1 = INFINITY;
-    const float first_max_c1 = stats[MINUS_MAX + 1];
-    stats[FIRST_MAX + 1] = first_max_c1;
-    stats[MINUS_MAX + 1] = none_c1;
-  }
-  for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float max_start = 8.67361738e-19f;
+    stats[MAX_START + c] = max_start;
+    const float none = -INFINITY;
+    stats[TOP + c] = none;
+    const float first_max = stats[MINUS_MAX + c];
+    stats[FIRST_MAX + c] = first_max;
+  }
+  scores_stored_2x2(k, q, stats, p);
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float top = stats[TOP + c];
+    const float none_top = 0.0f;
+    const float minus_top = none_top - top;
+    const float size_top = top > minus_top ? top : minus_top;
+    const float large_top = 4194304.0f;
+    const int small_top = size_top < large_top;
+    const float near_top = nearest(top);
+    const float whole_top = small_top ? near_top : top;
+    const float zero = 0.0f;
+    const float minus_m = zero - whole_top;
     const float most = 1.329228e+36f;
     const float sum = stats[SUM + c];
     const int good = sum < most;
     const float first_max = stats[FIRST_MAX + c];
-    const float negmax = stats[MINUS_MAX + c];
-    const float m = good ? first_max : negmax;
-    stats[MINUS_MAX + c] = m;
-    stats[FIRST_MAX + c] = m;
+    const float negmax = good ? first_max : minus_m;
+    stats[MINUS_MAX + c] = negmax;
+    stats[FIRST_MAX + c] = negmax;
   }
-  scores_known_2x2(k, q, stats, p);
+  {
+    const float empty_c0 = 0.0f;
+    stats[SUM] = empty_c0;
+    const float first_max_end_c0 = stats[MINUS_MAX];
+    stats[MAX_END] = first_max_end_c0;
+    const float empty_c1 = 0.0f;
+    stats[SUM + 1] = empty_c1;
+    const float first_max_end_c1 = stats[MINUS_MAX + 1];
+    stats[MAX_END + 1] = first_max_end_c1;
+  }
+  known_2(q, k, p, stats, 0, 0, 1);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float sum = stats[SUM + c];
     const float one = 1.0f;

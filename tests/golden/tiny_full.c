@@ -22,6 +22,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -149,8 +150,12 @@ static inline __m512 root16(__m512 a) {
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 32 }; /* the largest score that is stored */
 enum { INVERSE = 48 }; /* 1 over the sum */
+enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 144 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* a, in a register: no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
@@ -178,29 +183,11 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x3of16(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
-  for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = _mm256_loadu_ps(q);
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    k += 1;
-    q += 16;
-  }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_3x3of16(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
-  __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
-  __m256 acc_r2_c0 = _mm256_set1_ps(8.67361738e-19f);
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_3x3of16(const float *k, const float *q, float *stats, float *s) {
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + MAX_START);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(stats + MAX_START);
+  __m256 acc_r2_c0 = _mm256_loadu_ps(stats + MAX_START);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -212,21 +199,52 @@ static NOINLINE void scores_known_3x3of16(const float *k, const float *q, float 
     k += 1;
     q += 16;
   }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
+  _mm256_storeu_ps(s, acc_r0_c0);
+  _mm256_storeu_ps(s + 16, acc_r1_c0);
+  _mm256_storeu_ps(s + 32, acc_r2_c0);
+  const __m256 top_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m256 top_c0_4_0 = _mm256_max_ps(top_c0_2_0, acc_r2_c0);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, top_c0_4_0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_3x3of16(float *stats, float *p) {
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
+  const __m256 s_r0_c0 = _mm256_loadu_ps(p);
+  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, fall_c0);
+  const __m256 s_r1_c0 = _mm256_loadu_ps(p + 16);
+  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, fall_c0);
+  const __m256 s_r2_c0 = _mm256_loadu_ps(p + 32);
+  const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, fall_c0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
   const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 16, sum_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
   const __m256 sum_r2_c0 = exp2_8(x_r2_c0);
   _mm256_storeu_ps(p + 32, sum_r2_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
-  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_3of16(const float *q, const float *k, float *p, float *stats,
+    ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_3x3of16(k + 48 * start + 48 * tile, q, stats,
+        p + 48 * start + 48 * tile - 48 * from);
+  }
+  const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, max_end_c0);
+  _mm256_storeu_ps(stats + FALL, m_c0);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_3x3of16(stats, p + 48 * start + 48 * tile - 48 * from);
+  }
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -259,23 +277,33 @@ static NOINLINE void context_2x3of16_k3_final(const float *v, const float *p, fl
 static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 max_start_c0 = _mm256_set1_ps(8.67361738e-19f);
+    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 16 * key, q, stats);
+  scores_stored_3x3of16(k, q, stats, p);
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_mask_blend_ps(good_c0, minus_m_c0, first_max_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
-  scores_known_3x3of16(k, q, stats, p);
+  {
+    const __m256 empty_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(stats + SUM, empty_c0);
+    const __m256 first_max_end_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + MAX_END, first_max_end_c0);
+  }
+  known_3of16(q, k, p, stats, 0, 0, 1);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

@@ -14,10 +14,10 @@
  *   numbers   operands of projections in int8, of attention in bf16;
  *             sums in int32 and float32;
  *             error at most 0.03 for scores up to 16
- *   cost      380 flops; 256 bytes packed, 896 bytes of workspace
- *   bytes     entry     words_v 192; scales_v 20; projected 192; task 448
+ *   cost      380 flops; 256 bytes packed, 960 bytes of workspace
+ *   bytes     entry     words_v 192; scales_v 20; projected 192; task 512
  *             projected values 48; keys 80
- *             task      q 32; weights 48; stats 160; steady 16; head_context 32
+ *             task      q 32; weights 48; stats 240; steady 16; head_context 32
  *   registers sums and operands of a K step take at most 7 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
  *             index, as in <word>_c<vector>[row]; the words are
@@ -26,6 +26,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
@@ -153,8 +154,13 @@ typedef float int8_word;
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 4 }; /* the sum of the weights */
 enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 8 }; /* the largest score that is stored */
 enum { INVERSE = 12 }; /* 1 over the sum */
+enum { FALL = 12 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 20 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 24 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 36 }; /* the part of MINUS_MAX that sums of scores start at */
+enum { SCORES = 40 }; /* the stored scores of a block */
 
 /* The nearest integers of a, b, c, d, as signed bytes one behind the other. */
 static inline int32x4_t words_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
@@ -515,9 +521,30 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   return result;
 }
 
-/* Makes weights of scores, and adds them. */
-static inline __attribute__((always_inline)) float32x4_t weigh_5x4(bf16_pair *p,
-    float32x4_t acc_c0[5], float32x4_t whole_top_c0) {
+/* Scores of the first keys: their maximum, the weights and their sum. */
+static NOINLINE void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
+  float32x4_t acc_c0[5];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
+  const float32x4_t b_c0 = vld1q_f32(q);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    const float32x4_t a = vdupq_n_f32(k[4 * r]);
+    acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
+  }
+  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_c0[0], acc_c0[1]);
+  const float32x4_t max_c0_2_1 = vmaxq_f32(acc_c0[2], acc_c0[3]);
+  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_1);
+  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_c0[4]);
+  const float32x4_t none_top_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t minus_top_c0 = vsubq_f32(none_top_c0, max_c0_8_0);
+  const float32x4_t size_top_c0 = vmaxq_f32(max_c0_8_0, minus_top_c0);
+  const float32x4_t large_top_c0 = vdupq_n_f32(4194304.0f);
+  const uint32x4_t small_top_c0 = vcltq_f32(size_top_c0, large_top_c0);
+  const float32x4_t near_top_c0 = vrndnq_f32(max_c0_8_0);
+  const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, max_c0_8_0);
+  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
+  vst1q_f32(stats + MINUS_MAX, minus_m_c0);
   const float32x4_t x_r0_c0 = vsubq_f32(acc_c0[0], whole_top_c0);
   const float32x4_t exact_r0_c0 = exp2_4(x_r0_c0);
   const float32x4_t x_r1_c0 = vsubq_f32(acc_c0[1], whole_top_c0);
@@ -546,34 +573,6 @@ static inline __attribute__((always_inline)) float32x4_t weigh_5x4(bf16_pair *p,
   const float32x4_t sum_r2_c0 = dot_odd_4(pair_r2_c0, ones_r2_c0, start_r2_c0);
   const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r0_c0, sum_r1_c0);
   const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_r2_c0);
-  return sum_c0_4_0;
-}
-
-/* Scores of the first keys: their maximum, the weights and their sum. */
-static NOINLINE void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p) {
-  float32x4_t acc_c0[5];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
-  const float32x4_t b_c0 = vld1q_f32(q);
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    const float32x4_t a = vdupq_n_f32(k[4 * r]);
-    acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
-  }
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_c0[0], acc_c0[1]);
-  const float32x4_t max_c0_2_1 = vmaxq_f32(acc_c0[2], acc_c0[3]);
-  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_1);
-  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_c0[4]);
-  const float32x4_t none_top_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t minus_top_c0 = vsubq_f32(none_top_c0, max_c0_8_0);
-  const float32x4_t size_top_c0 = vmaxq_f32(max_c0_8_0, minus_top_c0);
-  const float32x4_t large_top_c0 = vdupq_n_f32(4194304.0f);
-  const uint32x4_t small_top_c0 = vcltq_f32(size_top_c0, large_top_c0);
-  const float32x4_t near_top_c0 = vrndnq_f32(max_c0_8_0);
-  const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, max_c0_8_0);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
-  vst1q_f32(stats + MINUS_MAX, minus_m_c0);
-  const float32x4_t sum_c0_4_0 = weigh_5x4(p, acc_c0, whole_top_c0);
   vst1q_f32(stats + SUM, sum_c0_4_0);
 }
 
@@ -601,65 +600,117 @@ static NOINLINE void context_2x1of4_k5_final(const bf16_pair *v, const bf16_pair
   vst1q_f32(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x1of4(const bf16_pair *k, const bf16_pair *q, float *stats) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t b_c0 = vld1q_f32(q);
-  const float32x4_t a_r0 = vdupq_n_f32(k[0]);
-  acc_r0_c0 = dot_odd_4(a_r0, b_c0, acc_r0_c0);
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
-  const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
-  const float32x4_t max_c0_2_0 = vmaxq_f32(m_c0, acc_r0_c0);
-  const float32x4_t none_top_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t minus_top_c0 = vsubq_f32(none_top_c0, max_c0_2_0);
-  const float32x4_t size_top_c0 = vmaxq_f32(max_c0_2_0, minus_top_c0);
-  const float32x4_t large_top_c0 = vdupq_n_f32(4194304.0f);
-  const uint32x4_t small_top_c0 = vcltq_f32(size_top_c0, large_top_c0);
-  const float32x4_t near_top_c0 = vrndnq_f32(max_c0_2_0);
-  const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, max_c0_2_0);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
-  vst1q_f32(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p) {
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
+    float *s) {
   float32x4_t acc_c0[5];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vld1q_f32(stats + MAX_START);
   const float32x4_t b_c0 = vld1q_f32(q);
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const float32x4_t a = vdupq_n_f32(k[4 * r]);
     acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
   }
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) vst1q_f32(s + 4 * r, acc_c0[r]);
+  const float32x4_t top_c0_2_0 = vmaxq_f32(acc_c0[0], acc_c0[1]);
+  const float32x4_t top_c0_2_1 = vmaxq_f32(acc_c0[2], acc_c0[3]);
+  const float32x4_t top_c0_4_0 = vmaxq_f32(top_c0_2_0, top_c0_2_1);
+  const float32x4_t top_c0_8_0 = vmaxq_f32(top_c0_4_0, acc_c0[4]);
+  const float32x4_t old_top_c0 = vld1q_f32(stats + TOP);
+  const float32x4_t top_c0 = vmaxq_f32(old_top_c0, top_c0_8_0);
+  vst1q_f32(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_5x1of4(const float *s, float *stats, bf16_pair *p) {
+  float32x4_t x_c0[5];
+  const float32x4_t fall_c0 = vld1q_f32(stats + FALL);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    const float32x4_t s_c0 = vld1q_f32(s + 4 * r);
+    x_c0[r] = vsubq_f32(s_c0, fall_c0);
+  }
+  const float32x4_t exact_r0_c0 = exp2_4(x_c0[0]);
+  const float32x4_t exact_r1_c0 = exp2_4(x_c0[1]);
+  const float32x4_t pair_r0_c0 = pair_4(exact_r0_c0, exact_r1_c0);
+  vst1q_f32(p, pair_r0_c0);
+  const float32x4_t start_r0_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t ones_r0_c0 = vdupq_n_f32(1.00193787f);
+  const float32x4_t sum_r0_c0 = dot_odd_4(pair_r0_c0, ones_r0_c0, start_r0_c0);
+  const float32x4_t exact_r2_c0 = exp2_4(x_c0[2]);
+  const float32x4_t exact_r3_c0 = exp2_4(x_c0[3]);
+  const float32x4_t pair_r1_c0 = pair_4(exact_r2_c0, exact_r3_c0);
+  vst1q_f32(p + 4, pair_r1_c0);
+  const float32x4_t start_r1_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t ones_r1_c0 = vdupq_n_f32(1.00193787f);
+  const float32x4_t sum_r1_c0 = dot_odd_4(pair_r1_c0, ones_r1_c0, start_r1_c0);
+  const float32x4_t exact_r4_c0 = exp2_4(x_c0[4]);
+  const float32x4_t none_r4_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t pair_r2_c0 = pair_4(exact_r4_c0, none_r4_c0);
+  vst1q_f32(p + 8, pair_r2_c0);
+  const float32x4_t start_r2_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t ones_r2_c0 = vdupq_n_f32(1.00193787f);
+  const float32x4_t sum_r2_c0 = dot_odd_4(pair_r2_c0, ones_r2_c0, start_r2_c0);
+  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r0_c0, sum_r1_c0);
+  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_r2_c0);
+  const float32x4_t old_sum_c0 = vld1q_f32(stats + SUM);
+  const float32x4_t total_c0 = vaddq_f32(old_sum_c0, sum_c0_4_0);
+  vst1q_f32(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_1of4(const bf16_pair *q, const bf16_pair *k, bf16_pair *p, float *stats,
+    ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_5x1of4(k + 20 * start + 20 * tile, q, stats,
+        stats + SCORES + 20 * start + 20 * tile - 20 * from);
+  }
+  const float32x4_t max_end_c0 = vld1q_f32(stats + MAX_END);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
-  const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
-  const float32x4_t sum_c0_4_0 = weigh_5x4(p, acc_c0, m_c0);
-  vst1q_f32(stats + SUM, sum_c0_4_0);
+  const float32x4_t m_c0 = vsubq_f32(zero_c0, max_end_c0);
+  vst1q_f32(stats + FALL, m_c0);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_5x1of4(stats + SCORES + 20 * start + 20 * tile - 20 * from, stats,
+        p + 12 * start + 12 * tile - 12 * from);
+  }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_1of4(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, float *o) {
   {
-    const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
+    const float32x4_t max_start_c0 = vdupq_n_f32(0.0f);
+    vst1q_f32(stats + MAX_START, max_start_c0);
+    const float32x4_t none_c0 = vdupq_n_f32(-INFINITY);
+    vst1q_f32(stats + TOP, none_c0);
     const float32x4_t first_max_c0 = vld1q_f32(stats + MINUS_MAX);
     vst1q_f32(stats + FIRST_MAX, first_max_c0);
-    vst1q_f32(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x1of4(k + 4 * key, q, stats);
+  scores_stored_5x1of4(k, q, stats, stats + SCORES);
   {
+    const float32x4_t top_c0 = vld1q_f32(stats + TOP);
+    const float32x4_t none_top_c0 = vdupq_n_f32(0.0f);
+    const float32x4_t minus_top_c0 = vsubq_f32(none_top_c0, top_c0);
+    const float32x4_t size_top_c0 = vmaxq_f32(top_c0, minus_top_c0);
+    const float32x4_t large_top_c0 = vdupq_n_f32(4194304.0f);
+    const uint32x4_t small_top_c0 = vcltq_f32(size_top_c0, large_top_c0);
+    const float32x4_t near_top_c0 = vrndnq_f32(top_c0);
+    const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, top_c0);
+    const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
+    const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
     const float32x4_t most_c0 = vdupq_n_f32(1.329228e+36f);
     const float32x4_t sum_c0 = vld1q_f32(stats + SUM);
     const uint32x4_t good_c0 = vcltq_f32(sum_c0, most_c0);
     const float32x4_t first_max_c0 = vld1q_f32(stats + FIRST_MAX);
-    const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
-    const float32x4_t m_c0 = vbslq_f32(good_c0, first_max_c0, negmax_c0);
-    vst1q_f32(stats + MINUS_MAX, m_c0);
-    vst1q_f32(stats + FIRST_MAX, m_c0);
+    const float32x4_t negmax_c0 = vbslq_f32(good_c0, first_max_c0, minus_m_c0);
+    vst1q_f32(stats + MINUS_MAX, negmax_c0);
+    vst1q_f32(stats + FIRST_MAX, negmax_c0);
   }
-  scores_known_5x1of4(k, q, stats, p);
+  {
+    const float32x4_t empty_c0 = vdupq_n_f32(0.0f);
+    vst1q_f32(stats + SUM, empty_c0);
+    const float32x4_t first_max_end_c0 = vld1q_f32(stats + MINUS_MAX);
+    vst1q_f32(stats + MAX_END, first_max_end_c0);
+  }
+  known_1of4(q, k, p, stats, 0, 0, 1);
   {
     const float32x4_t sum_c0 = vld1q_f32(stats + SUM);
     const float32x4_t one_c0 = vdupq_n_f32(1.0f);
@@ -691,8 +742,8 @@ static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values,
     const float *queries, float *y) {
   float *const q = scratch; /* [8], Q */
   float *const weights = scratch + 16; /* [12], weights of scores */
-  float *const stats = scratch + 32; /* [40], statistics */
-  float *const head_context = scratch + 96; /* [8], context */
+  float *const stats = scratch + 32; /* [60], statistics */
+  float *const head_context = scratch + 112; /* [8], context */
   queries_lanes_1of4(queries, q);
   scaled_queries_2x1of4(q);
   scores_first_5x1of4(keys, q, stats, weights);
@@ -732,7 +783,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 112; /* scratch of each task */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
-    vst1q_f32((float *)args->workspace + 192, calm);
+    vst1q_f32((float *)args->workspace + 208, calm);
   }
   /* inputs in int8 */
   quantize_5x17(args->v + 85 * b, words_v, scales_v);
@@ -774,7 +825,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 112; /* scratch of each task */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
-    vst1q_f32((float *)args->workspace + 192, calm);
+    vst1q_f32((float *)args->workspace + 208, calm);
   }
   attend_1of4(keys, values, task, args->q, args->y);
 }

@@ -26,12 +26,12 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *               c_half: one half
- *               s: scores behind a mask
  *               <word>_s<chain>: one of several sums, which are added in the end
  *   compile   cc -std=c11 -O2 -c
  */
@@ -164,8 +164,12 @@ static inline float scale2(float a, float b) {
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 1 }; /* the sum of the weights */
 enum { TEST = 2 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 2 }; /* the largest score that is stored */
 enum { INVERSE = 3 }; /* 1 over the sum */
+enum { FALL = 3 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 5 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 6 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 9 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* The word at p. */
 static inline int32_t word_at(const float *p) {
@@ -246,56 +250,76 @@ static NOINLINE void context_9x1_k1_final(const float *v, const float *p, float 
   stats[TEST] = test_c0;
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x1(const float *k, const float *q, float *stats) {
-  float acc_r0_c0 = 8.67361738e-19f;
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_1x1(const float *k, const float *q, float *stats, float *s) {
+  float acc_r0_c0 = stats[MAX_START];
   const float b_c0 = q[0];
   const float a_r0 = k[0];
   acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-  const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[MINUS_MAX];
-  const float m_c0 = zero_c0 - negmax_c0;
-  const float max_c0_2_0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
-  const float minus_m_c0 = zero_c0 - max_c0_2_0;
-  stats[MINUS_MAX] = minus_m_c0;
+  s[0] = acc_r0_c0;
+  const float old_top_c0 = stats[TOP];
+  const float top_c0 = old_top_c0 > acc_r0_c0 ? old_top_c0 : acc_r0_c0;
+  stats[TOP] = top_c0;
 }
 
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_1x1(const float *k, const float *q, float *stats, float *p) {
-  float acc_r0_c0 = 8.67361738e-19f;
-  const float b_c0 = q[0];
-  const float a_r0 = k[0];
-  acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-  const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[MINUS_MAX];
-  const float m_c0 = zero_c0 - negmax_c0;
-  const float x_r0_c0 = acc_r0_c0 - m_c0;
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_1x1(float *stats, float *p) {
+  const float fall_c0 = stats[FALL];
+  const float s_r0_c0 = p[0];
+  const float x_r0_c0 = s_r0_c0 - fall_c0;
   const float sum_r0_c0 = exp2_1(x_r0_c0);
   p[0] = sum_r0_c0;
-  stats[SUM] = sum_r0_c0;
+  const float old_sum_c0 = stats[SUM];
+  const float total_c0 = old_sum_c0 + sum_r0_c0;
+  stats[SUM] = total_c0;
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_1(const float *q, const float *k, float *p, float *stats, ptrdiff_t from,
+    ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_1x1(k + start + tile, q, stats, p + start + tile - from);
+  }
+  const float max_end_c0 = stats[MAX_END];
+  const float zero_c0 = 0.0f;
+  const float m_c0 = zero_c0 - max_end_c0;
+  stats[FALL] = m_c0;
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_1x1(stats, p + start + tile - from);
+  }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_1(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   {
-    const float none_c0 = INFINITY;
+    const float max_start_c0 = 8.67361738e-19f;
+    stats[MAX_START] = max_start_c0;
+    const float none_c0 = -INFINITY;
+    stats[TOP] = none_c0;
     const float first_max_c0 = stats[MINUS_MAX];
     stats[FIRST_MAX] = first_max_c0;
-    stats[MINUS_MAX] = none_c0;
   }
-  scores_maximum_1x1(k, q, stats);
+  scores_stored_1x1(k, q, stats, p);
   {
+    const float top_c0 = stats[TOP];
+    const float zero_c0 = 0.0f;
+    const float minus_m_c0 = zero_c0 - top_c0;
     const float most_c0 = 1.329228e+36f;
     const float sum_c0 = stats[SUM];
     const int good_c0 = sum_c0 < most_c0;
     const float first_max_c0 = stats[FIRST_MAX];
-    const float negmax_c0 = stats[MINUS_MAX];
-    const float m_c0 = good_c0 ? first_max_c0 : negmax_c0;
-    stats[MINUS_MAX] = m_c0;
-    stats[FIRST_MAX] = m_c0;
+    const float negmax_c0 = good_c0 ? first_max_c0 : minus_m_c0;
+    stats[MINUS_MAX] = negmax_c0;
+    stats[FIRST_MAX] = negmax_c0;
   }
-  scores_known_1x1(k, q, stats, p);
+  {
+    const float empty_c0 = 0.0f;
+    stats[SUM] = empty_c0;
+    const float first_max_end_c0 = stats[MINUS_MAX];
+    stats[MAX_END] = first_max_end_c0;
+  }
+  known_1(q, k, p, stats, 0, 0, 1);
   {
     const float sum_c0 = stats[SUM];
     const float one_c0 = 1.0f;

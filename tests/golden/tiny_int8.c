@@ -27,6 +27,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -165,8 +166,12 @@ typedef float int8_pair;
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 16 }; /* the largest score that is stored */
 enum { INVERSE = 24 }; /* 1 over the sum */
+enum { FALL = 24 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 72 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
 static inline __m256 larger_size_8(__m256 a, __m256 b) {
@@ -445,28 +450,10 @@ static NOINLINE void context_2x3of8_k3_final(const float *v, const float *p, flo
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x3of8(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
-  for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = _mm256_loadu_ps(q);
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    k += 1;
-    q += 8;
-  }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_3x3of8(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_c0[3], sum_c0[3];
-  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_3x3of8(const float *k, const float *q, float *stats, float *s) {
+  __m256 acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_loadu_ps(stats + MAX_START);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
@@ -476,40 +463,80 @@ static NOINLINE void scores_known_3x3of8(const float *k, const float *q, float *
     k += 1;
     q += 8;
   }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) _mm256_storeu_ps(s + 8 * r, acc_c0[r]);
+  const __m256 top_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
+  const __m256 top_c0_4_0 = _mm256_max_ps(top_c0_2_0, acc_c0[2]);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, top_c0_4_0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_3x3of8(float *stats, float *p) {
+  __m256 x_c0[3], sum_c0[3];
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
-    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
-    sum_c0[r] = exp2_8(x_c0);
+    const __m256 s_c0 = _mm256_loadu_ps(p + 8 * r);
+    x_c0[r] = _mm256_sub_ps(s_c0, fall_c0);
+  }
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+    sum_c0[r] = exp2_8(x_c0[r]);
     _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0[2]);
-  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_3of8(const float *q, const float *k, float *p, float *stats,
+    ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_3x3of8(k + 24 * start + 24 * tile, q, stats,
+        p + 24 * start + 24 * tile - 24 * from);
+  }
+  const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, max_end_c0);
+  _mm256_storeu_ps(stats + FALL, m_c0);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_3x3of8(stats, p + 24 * start + 24 * tile - 24 * from);
+  }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_3of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 max_start_c0 = _mm256_set1_ps(8.67361738e-19f);
+    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of8(k + 8 * key, q, stats);
+  scores_stored_3x3of8(k, q, stats, p);
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, first_max_c0, good_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_blendv_ps(minus_m_c0, first_max_c0, good_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
-  scores_known_3x3of8(k, q, stats, p);
+  {
+    const __m256 empty_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(stats + SUM, empty_c0);
+    const __m256 first_max_end_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + MAX_END, first_max_end_c0);
+  }
+  known_3of8(q, k, p, stats, 0, 0, 1);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

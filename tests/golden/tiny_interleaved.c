@@ -13,11 +13,11 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      19,568 flops; 4,608 bytes packed, 30,272 bytes of workspace
+ *   cost      19,568 flops; 4,608 bytes packed, 34,368 bytes of workspace
  *   bytes     entry     xt 1,088; pairs_q 2,176; pairs_k 6,272; pairs_v 6,272;
- *                       projected 10,176; task 4,288
+ *                       projected 10,176; task 8,384
  *             projected keys 1,568; values 1,088; key_rows 5,056; value_rows 2,432
- *             task      q 256; q_pairs 1,024; weights 2,048; stats 640; steady 64;
+ *             task      q 256; q_pairs 1,024; weights 2,048; stats 4,736; steady 64;
  *                       head_context 256
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
@@ -27,6 +27,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
@@ -167,12 +168,16 @@ typedef float bf16_pair;
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 32 }; /* the largest score that is stored */
+enum { BLOCK_START = 32 }; /* START of stored scores */
 enum { INVERSE = 48 }; /* 1 over the sum */
+enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
 enum { SUM_BEFORE = 112 }; /* the sum before a block of keys */
 enum { LIFT = 128 }; /* how far the maximum rises */
 enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
+enum { SCORES = 160 }; /* the stored scores of a block */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -724,6 +729,36 @@ static NOINLINE void scores_last_2x2of16(float *sums, float *stats, bf16_pair *p
   _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_32x2of16(float *s, float *stats) {
+  __m512 acc_c0[32];
+  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(s + 16 * r);
+  const __m512 top_c0_32_0 = max_32x16(acc_c0);
+  const __m512 old_top_c0 = _mm512_loadu_ps(stats + TOP);
+  const __m512 top_c0 = _mm512_max_ps(old_top_c0, top_c0_32_0);
+  _mm512_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Scores of some keys, for the softmax that follows. */
+static NOINLINE void products_2x2of16(const bf16_pair *k, const bf16_pair *q, float *sums) {
+  /* 2 rows and 16 columns of sums, 16 K steps at a time */
+  _tile_zero(C00);
+  tile_load(A0, k, 16);
+  tile_load(B0, q, 16);
+  _tile_dpbf16ps(C00, A0, B0);
+  tile_store(C00, sums, 16);
+}
+
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_2x2of16(float *s, float *stats) {
+  const __m512 acc_r0_c0 = _mm512_loadu_ps(s);
+  const __m512 acc_r1_c0 = _mm512_loadu_ps(s + 16);
+  const __m512 top_c0_2_0 = _mm512_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m512 old_top_c0 = _mm512_loadu_ps(stats + TOP);
+  const __m512 top_c0 = _mm512_max_ps(old_top_c0, top_c0_2_0);
+  _mm512_storeu_ps(stats + TOP, top_c0);
+}
+
 /* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 lowest = _mm512_set1_ps(-100.0f);
@@ -801,144 +836,19 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
   }
 }
 
-/* The same; where scores are far above the maximum, it rises. */
-static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k,
-    const bf16_pair *q, float *stats, bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows,
-    ptrdiff_t o_rows) {
-  __m512 acc_c0[32], sum_c0[16];
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
-  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
-  const __m512 top_c0_32_0 = max_32x16(acc_c0);
-  const __m512 above_c0 = _mm512_sub_ps(top_c0_32_0, m_c0);
-  const __m512 far_c0 = _mm512_set1_ps(100.5f);
-  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
-  const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0_32_0);
-  const __m512 size_top_c0 = _mm512_max_ps(top_c0_32_0, minus_top_c0);
-  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0_32_0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0_32_0, near_top_c0);
-  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
-  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 risen_c0 = _mm512_mask_blend_ps(below_c0, room_c0, m_c0);
-  const __m512 lift_c0 = _mm512_sub_ps(risen_c0, m_c0);
-  const __m512 empty_c0 = _mm512_setzero_ps();
-  const __m512 minus_m_c0 = _mm512_sub_ps(empty_c0, risen_c0);
-  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-  const int low_c0 = below_c0 == 0xFFFF;
-  _mm512_storeu_ps(stats + LIFT, lift_c0);
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_32x2of16(const float *s, float *stats, bf16_pair *p) {
+  __m512 x_c0[32], sum_c0[16];
+  const __m512 fall_c0 = _mm512_loadu_ps(stats + FALL);
+  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) {
+    const __m512 s_c0 = _mm512_loadu_ps(s + 16 * r);
+    x_c0[r] = _mm512_sub_ps(s_c0, fall_c0);
+  }
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
-  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
-  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
-  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
-  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
-  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + START, start_c0);
-  _tile_zero(C00);
-  _tile_zero(C10);
-  tile_load(B0, q, 16);
-  tile_load(A0, next_k, 16);
-  _tile_dpbf16ps(C00, A0, B0);
+  const __m512 start_c0 = _mm512_loadu_ps(stats + BLOCK_START);
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
-    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
-    _mm512_storeu_ps(p + 16 * r, pair_c0);
-    const __m512 start_r_c0 = _mm512_setzero_ps();
-    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
-  }
-  UNROLL(4) for (ptrdiff_t r = 4; r < 8; ++r) {
-    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
-    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
-    _mm512_storeu_ps(p + 16 * r, pair_c0);
-    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_c0[r] = _mm512_dpbf16_ps(sum_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
-  }
-  tile_load(A1, next_k + 256, 16);
-  _tile_dpbf16ps(C10, A1, B0);
-  UNROLL(8) for (ptrdiff_t r = 8; r < 16; ++r) {
-    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
-    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
-    _mm512_storeu_ps(p + 16 * r, pair_c0);
-    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_c0[r] = _mm512_dpbf16_ps(sum_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
-  }
-  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
-  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
-  const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
-  tile_store(C00, sums, 16);
-  tile_store(C10, sums + 256, 16);
-  if (!low_c0) {
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
-  }
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
-  const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm512_storeu_ps(stats + SUM, total_c0);
-}
-
-/* The same; where scores are far above the maximum, it rises. */
-static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16_pair *p,
-    bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m512 acc_c0[32], sum_c0[16];
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
-  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
-  const __m512 top_c0_32_0 = max_32x16(acc_c0);
-  const __m512 above_c0 = _mm512_sub_ps(top_c0_32_0, m_c0);
-  const __m512 far_c0 = _mm512_set1_ps(100.5f);
-  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
-  const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0_32_0);
-  const __m512 size_top_c0 = _mm512_max_ps(top_c0_32_0, minus_top_c0);
-  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0_32_0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0_32_0, near_top_c0);
-  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
-  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 risen_c0 = _mm512_mask_blend_ps(below_c0, room_c0, m_c0);
-  const __m512 lift_c0 = _mm512_sub_ps(risen_c0, m_c0);
-  const __m512 empty_c0 = _mm512_setzero_ps();
-  const __m512 minus_m_c0 = _mm512_sub_ps(empty_c0, risen_c0);
-  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-  const int low_c0 = below_c0 == 0xFFFF;
-  _mm512_storeu_ps(stats + LIFT, lift_c0);
-  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
-  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
-  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 large_start_c0 = _mm512_loadu_ps(stats + LARGE_START);
-  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
-  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
-  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
-  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + START, start_c0);
-  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-    const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
-    const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], risen_c0);
-    const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], risen_c0);
-    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_start_c0);
-    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_start_c0);
-    const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
-    const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
+    const __m512 x_low_c0 = _mm512_fmadd_ps(x_c0[2 * r], scale_c0, start_c0);
+    const __m512 x_high_c0 = _mm512_fmadd_ps(x_c0[2 * r + 1], scale_c0, start_c0);
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 start_r_c0 = _mm512_setzero_ps();
@@ -946,14 +856,8 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
     sum_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
   }
   UNROLL(12) for (ptrdiff_t r = 4; r < 16; ++r) {
-    const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
-    const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], risen_c0);
-    const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], risen_c0);
-    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_start_c0);
-    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_start_c0);
-    const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
-    const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
+    const __m512 x_low_c0 = _mm512_fmadd_ps(x_c0[2 * r], scale_c0, start_c0);
+    const __m512 x_high_c0 = _mm512_fmadd_ps(x_c0[2 * r + 1], scale_c0, start_c0);
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
@@ -962,74 +866,22 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
   const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
-  if (!low_c0) {
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
-  }
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
   _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
-/* Scores of some keys, for the softmax that follows. */
-static NOINLINE void products_2x2of16(const bf16_pair *k, const bf16_pair *q, float *sums) {
-  /* 2 rows and 16 columns of sums, 16 K steps at a time */
-  _tile_zero(C00);
-  tile_load(A0, k, 16);
-  tile_load(B0, q, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_store(C00, sums, 16);
-}
-
-/* The same; where scores are far above the maximum, it rises. */
-static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_pair *p,
-    bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
-  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
-  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
-  const __m512 top_c0_2_0 = _mm512_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m512 above_c0 = _mm512_sub_ps(top_c0_2_0, m_c0);
-  const __m512 far_c0 = _mm512_set1_ps(100.5f);
-  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
-  const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0_2_0);
-  const __m512 size_top_c0 = _mm512_max_ps(top_c0_2_0, minus_top_c0);
-  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0_2_0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0_2_0, near_top_c0);
-  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
-  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 risen_c0 = _mm512_mask_blend_ps(below_c0, room_c0, m_c0);
-  const __m512 lift_c0 = _mm512_sub_ps(risen_c0, m_c0);
-  const __m512 empty_c0 = _mm512_setzero_ps();
-  const __m512 minus_m_c0 = _mm512_sub_ps(empty_c0, risen_c0);
-  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-  const int low_c0 = below_c0 == 0xFFFF;
-  _mm512_storeu_ps(stats + LIFT, lift_c0);
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_2x2of16(const float *s, float *stats, bf16_pair *p) {
+  const __m512 fall_c0 = _mm512_loadu_ps(stats + FALL);
+  const __m512 s_r0_c0 = _mm512_loadu_ps(s);
+  const __m512 x_r0_c0 = _mm512_sub_ps(s_r0_c0, fall_c0);
+  const __m512 s_r1_c0 = _mm512_loadu_ps(s + 16);
+  const __m512 x_r1_c0 = _mm512_sub_ps(s_r1_c0, fall_c0);
   const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
-  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
-  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 large_start_c0 = _mm512_loadu_ps(stats + LARGE_START);
-  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
-  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
-  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
-  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + START, start_c0);
-  const __m512 near_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
-  const __m512 near_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
-  const __m512 less_low_r0_c0 = _mm512_sub_ps(acc_r0_c0, risen_c0);
-  const __m512 less_high_r0_c0 = _mm512_sub_ps(acc_r1_c0, risen_c0);
-  const __m512 far_low_r0_c0 = _mm512_fmadd_ps(less_low_r0_c0, scale_c0, large_start_c0);
-  const __m512 far_high_r0_c0 = _mm512_fmadd_ps(less_high_r0_c0, scale_c0, large_start_c0);
-  const __m512 x_low_r0_c0 = _mm512_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
-  const __m512 x_high_r0_c0 = _mm512_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
+  const __m512 start_c0 = _mm512_loadu_ps(stats + BLOCK_START);
+  const __m512 x_low_r0_c0 = _mm512_fmadd_ps(x_r0_c0, scale_c0, start_c0);
+  const __m512 x_high_r0_c0 = _mm512_fmadd_ps(x_r1_c0, scale_c0, start_c0);
   const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
   _mm512_storeu_ps(p, pair_r0_c0);
   const __m512 start_r0_c0 = _mm512_setzero_ps();
@@ -1037,40 +889,82 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 sum_r0_c0 = _mm512_dpbf16_ps(start_r0_c0, (__m512bh)pair_r0_c0,
       (__m512bh)ones_r0_c0);
   UNROLL(15) for (ptrdiff_t none = 1; none < 16; ++none) {
-    const __m512 none_c0_2 = _mm512_setzero_ps();
-    _mm512_storeu_ps(p + 16 * none, none_c0_2);
-  }
-  if (!low_c0) {
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+    const __m512 none_c0 = _mm512_setzero_ps();
+    _mm512_storeu_ps(p + 16 * none, none_c0);
   }
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
   const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
   _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
-/* Scores of a block of keys, whose maximum may rise. */
-static NOINLINE void steady_2of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p,
-    float *stats, float *o, float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start,
-    ptrdiff_t bound, ptrdiff_t stop, ptrdiff_t made, ptrdiff_t upto) {
-  const __m512 before_c0 = _mm512_loadu_ps(stats + SUM_BEFORE);
-  _mm512_storeu_ps(stats + SUM, before_c0);
-  const __m512 on = _mm512_set1_ps(INFINITY);
-  _mm512_storeu_ps(steady, on);
-  float sums[512] __attribute__((aligned(64)));
-  if (0 < bound - start) {
-    products_32x2of16(k + 512 * start, q, sums);
-    for (ptrdiff_t tile = 0; tile < bound - start - 1; ++tile) {
-      scores_steady_32x2of16(sums, k + 512 * start + 512 * tile + 512, q, stats,
-          p + 256 * start + 256 * tile - 256 * from, p, o,
-          16 * (start + tile > upto ? start + tile : upto) - 16 * made, o_rows);
-    }
-    scores_steady_last_32x2of16(sums, stats, p + 256 * bound - 256 * from - 256, p, o,
-        16 * (bound - 1 > upto ? bound - 1 : upto) - 16 * made, o_rows);
+/* Weights of a block of keys, whose maximum may rise. */
+static NOINLINE void rising_2of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p,
+    float *stats, float *o, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound,
+    ptrdiff_t stop) {
+  const __m512 lowest_c0 = _mm512_set1_ps(-INFINITY);
+  _mm512_storeu_ps(stats + TOP, lowest_c0);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    products_32x2of16(k + 512 * start + 512 * tile, q,
+        stats + SCORES + 512 * start + 512 * tile - 512 * from);
+    scores_stored_32x2of16(stats + SCORES + 512 * start + 512 * tile - 512 * from, stats);
   }
-  if (0 < stop - bound) {
-    products_2x2of16(k + 512 * bound, q, sums);
-    scores_steady_last_2x2of16(sums, stats, p + 256 * stop - 256 * from - 256, p, o,
-        16 * (stop - 1 > upto ? stop - 1 : upto) - 16 * made, o_rows);
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    products_2x2of16(k + 512 * bound + 512 * tile, q,
+        stats + SCORES + 512 * bound + 512 * tile - 512 * from);
+    scores_stored_2x2of16(stats + SCORES + 512 * bound + 512 * tile - 512 * from, stats);
+  }
+  {
+    const __m512 top_c0 = _mm512_loadu_ps(stats + TOP);
+    const __m512 zero_c0 = _mm512_setzero_ps();
+    const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
+    const __m512 old_m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
+    const __m512 above_c0 = _mm512_sub_ps(top_c0, old_m_c0);
+    const __m512 far_c0 = _mm512_set1_ps(100.5f);
+    const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
+    const __m512 none_top_c0 = _mm512_setzero_ps();
+    const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0);
+    const __m512 size_top_c0 = _mm512_max_ps(top_c0, minus_top_c0);
+    const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
+    const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+    const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0,
+        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0, near_top_c0);
+    const __m512 margin_c0 = _mm512_set1_ps(5.0f);
+    const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
+    const __m512 m_c0 = _mm512_mask_blend_ps(below_c0, room_c0, old_m_c0);
+    const __m512 lift_c0 = _mm512_sub_ps(m_c0, old_m_c0);
+    _mm512_storeu_ps(stats + LIFT, lift_c0);
+    const __m512 empty_c0 = _mm512_setzero_ps();
+    const __m512 minus_m_c0 = _mm512_sub_ps(empty_c0, m_c0);
+    _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
+    const __m512 none_c0 = _mm512_setzero_ps();
+    const __m512 minus_c0 = _mm512_sub_ps(none_c0, m_c0);
+    const __m512 size_c0 = _mm512_max_ps(m_c0, minus_c0);
+    const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
+    const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+    const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
+    const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
+    const __m512 from_c0 = _mm512_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
+    const __m512 large_start_c0 = _mm512_loadu_ps(stats + LARGE_START);
+    const __m512 near_start_c0 = _mm512_mask_blend_ps(small_c0, large_start_c0, from_c0);
+    const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
+    const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
+    _mm512_storeu_ps(stats + START, start_c0);
+    _mm512_storeu_ps(stats + BLOCK_START, near_start_c0);
+    const __m512 less_c0 = _mm512_maskz_mov_ps((__mmask16)~small_c0, m_c0);
+    _mm512_storeu_ps(stats + FALL, less_c0);
+    const int low_c0 = below_c0 == 0xFFFF;
+    if (!low_c0) {
+      rescale_2of16(p, o, stats, 16 * start - 16 * from, o_rows);
+    }
+  }
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_32x2of16(stats + SCORES + 512 * start + 512 * tile - 512 * from, stats,
+        p + 256 * start + 256 * tile - 256 * from);
+  }
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    weights_2x2of16(stats + SCORES + 512 * bound + 512 * tile - 512 * from, stats,
+        p + 256 * bound + 256 * tile - 256 * from);
   }
 }
 
@@ -1098,62 +992,45 @@ static NOINLINE void context_4x2of16_k34_final(const bf16_pair *v, const bf16_pa
   _mm512_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair *q, float *stats) {
-  float sums[256] __attribute__((aligned(64)));
-  /* 1 row and 16 columns of sums, 16 K steps at a time */
-  _tile_zero(C00);
-  tile_load(A0, k, 16);
-  tile_load(B0, q, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_store(C00, sums, 16);
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
-  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
-  const __m512 max_c0_2_0 = _mm512_max_ps(m_c0, acc_r0_c0);
-  const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, max_c0_2_0);
-  const __m512 size_top_c0 = _mm512_max_ps(max_c0_2_0, minus_top_c0);
-  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(max_c0_2_0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
-  const __m512 minus_m_c0 = _mm512_sub_ps(zero_c0, whole_top_c0);
-  _mm512_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, float *o) {
   {
-    const __m512 none_c0 = _mm512_set1_ps(INFINITY);
-    _mm512_storeu_ps(stats + MINUS_MAX, none_c0);
+    const __m512 none_c0 = _mm512_set1_ps(-INFINITY);
+    _mm512_storeu_ps(stats + TOP, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 32; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
-  for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of16(k + 16 * key + 512, q, stats);
+  products_32x2of16(k, q, stats + SCORES);
+  scores_stored_32x2of16(stats + SCORES, stats);
+  products_2x2of16(k + 512, q, stats + SCORES);
+  scores_stored_2x2of16(stats + SCORES, stats);
   {
+    const __m512 top_c0 = _mm512_loadu_ps(stats + TOP);
+    const __m512 none_top_c0 = _mm512_setzero_ps();
+    const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, top_c0);
+    const __m512 size_top_c0 = _mm512_max_ps(top_c0, minus_top_c0);
+    const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
+    const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+    const __m512 near_top_c0 = _mm512_roundscale_ps(top_c0,
+        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, top_c0, near_top_c0);
+    const __m512 zero_c0 = _mm512_setzero_ps();
+    const __m512 minus_m_c0 = _mm512_sub_ps(zero_c0, whole_top_c0);
     const __m512 most_c0 = _mm512_set1_ps(1.329228e+36f);
     const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
     const __mmask16 good_c0 = _mm512_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m512 first_max_c0 = _mm512_loadu_ps(stats + FIRST_MAX);
-    const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
-    const __m512 m_c0 = _mm512_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
-    _mm512_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm512_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m512 negmax_c0 = _mm512_mask_blend_ps(good_c0, minus_m_c0, first_max_c0);
+    _mm512_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm512_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
-  float sums[512] __attribute__((aligned(64)));
   {
     const __m512 empty_c0 = _mm512_setzero_ps();
     _mm512_storeu_ps(stats + SUM, empty_c0);
     const __m512 large_start_c0 = _mm512_set1_ps(32488.5f);
     _mm512_storeu_ps(stats + LARGE_START, large_start_c0);
   }
-  products_32x2of16(k, q, sums);
-  scores_steady_last_32x2of16(sums, stats, p, p, o, 0, 0);
-  products_2x2of16(k + 512, q, sums);
-  scores_steady_last_2x2of16(sums, stats, p + 256, p, o, 16, 0);
+  rising_2of16(q, k, p, stats, o, 0, 0, 0, 1, 1);
+  rising_2of16(q, k, p, stats, o, 0, 0, 1, 1, 2);
   {
     const __m512 sum_c0 = _mm512_loadu_ps(stats + SUM);
     const __m512 one_c0 = _mm512_set1_ps(1.0f);
@@ -1202,9 +1079,9 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   float *const q = scratch; /* [64], Q */
   float *const q_pairs = scratch + 64; /* [256], Q of a head in pairs */
   float *const weights = scratch + 320; /* [512], weights of scores */
-  float *const stats = scratch + 832; /* [160], statistics */
-  float *const steady = scratch + 992; /* [16], whether maxima may rise */
-  float *const head_context = scratch + 1008; /* [64], context */
+  float *const stats = scratch + 832; /* [1184], statistics */
+  float *const steady = scratch + 2016; /* [16], whether maxima may rise */
+  float *const head_context = scratch + 2032; /* [64], context */
   query_4x2of16_k12(packed, xt, packed + 80, q);
   query_4x2of16_k5_add(packed + 48, xt + 192, q);
   scaled_queries_4x2of16(q, q_pairs);
@@ -1234,7 +1111,11 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     const __mmask16 calm_c0 = _mm512_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
     const int good_c0 = calm_c0 == 0xFFFF;
     if (!good_c0) {
-      steady_2of16(q_pairs, keys, weights, stats, head_context, steady, 0, 0, 1, 1, 2, 0, 0);
+      const __m512 before_c0 = _mm512_loadu_ps(stats + SUM_BEFORE);
+      _mm512_storeu_ps(stats + SUM, before_c0);
+      const __m512 always = _mm512_set1_ps(INFINITY);
+      _mm512_storeu_ps(steady, always);
+      rising_2of16(q_pairs, keys, weights, stats, head_context, 0, 0, 1, 1, 2);
     }
   }
   {
@@ -1277,7 +1158,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 6496; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 7488, calm);
+    _mm512_storeu_ps((float *)args->workspace + 8512, calm);
   }
   /* inputs in pairs */
   narrow_2x33(args->q + 66 * b, pairs_q);
@@ -1373,7 +1254,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 6496; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 7488, calm);
+    _mm512_storeu_ps((float *)args->workspace + 8512, calm);
   }
   attend_2of16(xt, head, key_rows, value_rows, task, args->y);
   _tile_release();

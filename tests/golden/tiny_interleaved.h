@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_INTERLEAVED_PACKED_BYTES 4608
-#define TINY_INTERLEAVED_WORKSPACE_BYTES 30272
+#define TINY_INTERLEAVED_WORKSPACE_BYTES 34368
 
 /* Packs the weights, once, into the 4608 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

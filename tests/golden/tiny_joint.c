@@ -158,12 +158,13 @@ static inline __m512 root16(__m512 a) {
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 32 }; /* the largest score that is stored */
 enum { INVERSE = 48 }; /* 1 over the sum */
+enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { LAST_KEY = 64 }; /* the last key that is seen */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added to the sums */
 enum { NEXT_MAX_END = 112 }; /* MAX_END of all tiles but the first */
-enum { LIFT = 128 }; /* how far the maximum rises */
 enum { MAX_START = 144 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* a, in a register: no use of it reads memory again. */
@@ -345,90 +346,9 @@ static NOINLINE void context_3x3of16_k4_final(const float *v, const float *p, fl
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_masked_1x3of16(const float *k, const float *q, float *stats,
-    ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
-  for (ptrdiff_t step = 0; step < 3; ++step) {
-    const __m256 b_c0 = _mm256_loadu_ps(q);
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    k += 1;
-    q += 16;
-  }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Scales a vector down; what would be too small becomes zero. */
-static inline __attribute__((always_inline)) __m256 shrink_8(__m256 sum_c0, __m256 least_p_c0,
-    __m256 first_c0, __m256 second_c0) {
-  const __m256 zero_sum_c0 = _mm256_setzero_ps();
-  const __m256 minus_sum_c0 = _mm256_sub_ps(zero_sum_c0, sum_c0);
-  const __m256 size_sum_c0 = _mm256_max_ps(minus_sum_c0, sum_c0);
-  const __mmask8 small_sum_c0 = _mm256_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
-  const __m256 large_sum_c0 = _mm256_maskz_mov_ps((__mmask8)~small_sum_c0, sum_c0);
-  const __m256 scaled1_sum_c0 = _mm256_mul_ps(large_sum_c0, first_c0);
-  const __m256 scaled2_sum_c0 = _mm256_mul_ps(scaled1_sum_c0, second_c0);
-  return scaled2_sum_c0;
-}
-
-/* What was summed so far becomes smaller where the maximum rises. */
-static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p_rows,
-    ptrdiff_t o_rows) {
-  const __m256 lift_c0 = _mm256_loadu_ps(stats + LIFT);
-  const __m256 none_c0 = _mm256_setzero_ps();
-  const __m256 part_c0 = _mm256_set1_ps(0.5f);
-  const __m256 share_c0 = _mm256_mul_ps(lift_c0, part_c0);
-  const __m256 half_c0 = _mm256_roundscale_ps(share_c0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m256 fall_first_c0 = _mm256_sub_ps(none_c0, half_c0);
-  const __m256 first_c0 = exp2_8(fall_first_c0);
-  const __m256 rest_c0 = _mm256_sub_ps(lift_c0, half_c0);
-  const __m256 fall_second_c0 = _mm256_sub_ps(none_c0, rest_c0);
-  const __m256 second_c0 = exp2_8(fall_second_c0);
-  const __m256 limit_c0 = _mm256_set1_ps(200.0f);
-  const __m256 most_c0 = _mm256_min_ps(limit_c0, lift_c0);
-  const __m256 least_p_range_c0 = _mm256_set1_ps(100.0f);
-  const __m256 log_least_p_c0 = _mm256_sub_ps(most_c0, least_p_range_c0);
-  const __m256 least_p_c0 = exp2_8(log_least_p_c0);
-  const __m256 least_o_range_c0 = _mm256_set1_ps(125.0f);
-  const __m256 log_least_o_c0 = _mm256_sub_ps(most_c0, least_o_range_c0);
-  const __m256 least_o_c0 = exp2_8(log_least_o_c0);
-  const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
-  const __m256 scaled2_sum_c0 = shrink_8(sum_c0, least_p_c0, first_c0, second_c0);
-  _mm256_storeu_ps(stats + SUM, scaled2_sum_c0);
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-  const __m256 max_start_c0 = _mm256_loadu_ps(stats + MAX_START);
-  const __m256 new_c0 = _mm256_sub_ps(max_start_c0, lift_c0);
-  _mm256_storeu_ps(stats + MAX_START, new_c0);
-  for (ptrdiff_t row = 0; row < o_rows; ++row) {
-    const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
-    const __m256 scaled2_c0 = shrink_8(value_c0, least_o_c0, first_c0, second_c0);
-    _mm256_storeu_ps(o + 16 * row, scaled2_c0);
-  }
-  for (ptrdiff_t row = 0; row < p_rows; ++row) {
-    const __m256 value_c0 = _mm256_loadu_ps(p + 16 * row);
-    const __m256 scaled2_c0 = shrink_8(value_c0, least_p_c0, first_c0, second_c0);
-    _mm256_storeu_ps(p + 16 * row, scaled2_c0);
-  }
-}
-
-/* The same; where scores are far above the maximum, it rises. */
-static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
-    float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m256 s_c0[2], sum_c0[2];
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_masked_2x3of16(const float *k, const float *q, float *stats,
+    float *s, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(stats + MAX_START);
   __m256 acc_r1_c0 = _mm256_loadu_ps(stats + MAX_START);
   for (ptrdiff_t step = 0; step < 3; ++step) {
@@ -444,35 +364,53 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
-  const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
-  const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, max_end_c0);
-  const __m256 far_c0 = _mm256_set1_ps(100.5f);
-  const __mmask8 below_c0 = _mm256_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
-  const __m256 margin_c0 = _mm256_set1_ps(5.0f);
-  const __m256 room_c0 = _mm256_add_ps(above_c0, margin_c0);
-  const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
-  const int low_c0 = below_c0 == 0xFF;
-  _mm256_storeu_ps(stats + LIFT, lift_c0);
-  const __m256 fall_c0 = _mm256_sub_ps(lift_c0, max_end_c0);
-  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
-    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], fall_c0);
-    const __m256 far_r_c0 = _mm256_set1_ps(-1000.0f);
-    const __m256 near_c0 = _mm256_max_ps(far_r_c0, x_c0);
-    sum_c0[r] = exp2_8(near_c0);
-    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
-  }
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
-  if (!low_c0) {
-    rescale_3of16(p_first, o, stats, p_rows, o_rows);
-  }
+  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
+  _mm256_storeu_ps(s, s_r0_c0);
+  _mm256_storeu_ps(s + 16, s_r1_c0);
+  const __m256 top_c0_2_0 = _mm256_max_ps(s_r0_c0, s_r1_c0);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, top_c0_2_0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_2x3of16(float *stats, float *p) {
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
+  const __m256 s_r0_c0 = _mm256_loadu_ps(p);
+  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, fall_c0);
+  const __m256 s_r1_c0 = _mm256_loadu_ps(p + 16);
+  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, fall_c0);
+  const __m256 far_r0_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r0_c0 = _mm256_max_ps(far_r0_c0, x_r0_c0);
+  const __m256 sum_r0_c0 = exp2_8(near_r0_c0);
+  _mm256_storeu_ps(p, sum_r0_c0);
+  const __m256 far_r1_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r1_c0 = _mm256_max_ps(far_r1_c0, x_r1_c0);
+  const __m256 sum_r1_c0 = exp2_8(near_r1_c0);
+  _mm256_storeu_ps(p + 16, sum_r1_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
   const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
   _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_3of16(const float *q, const float *k, float *p, float *stats,
+    ptrdiff_t from, ptrdiff_t bound, ptrdiff_t stop) {
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    scores_stored_masked_2x3of16(k + 32 * bound + 32 * tile, q, stats,
+        p + 32 * bound + 32 * tile - 32 * from, 2 * bound + 2 * tile);
+  }
+  const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, max_end_c0);
+  _mm256_storeu_ps(stats + FALL, m_c0);
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    weights_2x3of16(stats, p + 32 * bound + 32 * tile - 32 * from);
+  }
 }
 
 /* 1 row of O^T, divided by the sum. */
@@ -503,25 +441,29 @@ static NOINLINE void context_1x3of16_k4_final_masked(const float *v, const float
 static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 max_start_c0 = _mm256_set1_ps(8.67361738e-19f);
+    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 4; ++key) {
-    scores_maximum_masked_1x3of16(k + 16 * key, q, stats, key);
+  for (ptrdiff_t tile = 0; tile < 2; ++tile) {
+    scores_stored_masked_2x3of16(k + 32 * tile, q, stats, p, 2 * tile);
   }
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_mask_blend_ps(good_c0, minus_m_c0, first_max_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
     const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
-    const __m256 next_max_end_c0 = _mm256_mask_blend_ps(good_c0, m_c0, max_end_c0);
+    const __m256 next_max_end_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, max_end_c0);
     _mm256_storeu_ps(stats + NEXT_MAX_END, next_max_end_c0);
   }
   {
@@ -529,10 +471,8 @@ static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, 
     _mm256_storeu_ps(stats + SUM, empty_c0);
     const __m256 first_max_end_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + MAX_END, first_max_end_c0);
-    const __m256 max_start_c0 = _mm256_set1_ps(8.67361738e-19f);
-    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
   }
-  scores_steady_masked_2x3of16(k, q, stats, p, 0, p, o, 0, 0);
+  known_3of16(q, k, p, stats, 0, 0, 1);
   {
     const __m256 next_max_end_c0 = _mm256_loadu_ps(stats + NEXT_MAX_END);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
@@ -546,7 +486,7 @@ static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, 
     _mm256_storeu_ps(stats + MAX_END, next_max_end_c0);
     _mm256_storeu_ps(stats + MAX_START, max_start_c0);
   }
-  scores_steady_masked_2x3of16(k + 32, q, stats, p + 32, 2, p, o, 2, 0);
+  known_3of16(q, k, p, stats, 0, 1, 2);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

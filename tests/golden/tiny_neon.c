@@ -24,6 +24,7 @@
  *               x: scores less m, rows to transpose
  *               m: maxima
  *               p: weights exp2(x)
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -145,8 +146,12 @@ mhagen_status tiny_neon_packed_check(const void *bytes, size_t size) {
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 16 }; /* the largest score that is stored */
 enum { INVERSE = 24 }; /* 1 over the sum */
+enum { FALL = 24 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 72 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* A tile of 5 rows and 12 columns, 8 K steps. */
 static NOINLINE void qkv_5x12_k8(const float *a, const float *b, const float *bias, float *c) {
@@ -247,28 +252,9 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   return result;
 }
 
-/* Makes weights of scores, and adds them. */
-static inline __attribute__((always_inline)) float32x4_t weigh_5x4(float *p, float32x4_t acc[5][2],
-    ptrdiff_t c, float32x4_t max_8_0[2]) {
-  float32x4_t sum[4][2];
-  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-    const float32x4_t x = vsubq_f32(acc[r][c], max_8_0[c]);
-    sum[r][c] = exp2_4(x);
-    vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
-  }
-  const float32x4_t x_r4 = vsubq_f32(acc[4][c], max_8_0[c]);
-  const float32x4_t p_r4 = exp2_4(x_r4);
-  vst1q_f32(p + 4 * c + 32, p_r4);
-  const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
-  const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
-  const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
-  const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
-  return sum_4_0;
-}
-
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
-  float32x4_t acc[5][2], a_k0[5], max_8_0[2];
+  float32x4_t acc[5][2], a_k0[5], max_8_0[2], sum[4][2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     acc[r][0] = vdupq_n_f32(8.67361738e-19f);
     acc[r][1] = vdupq_n_f32(8.67361738e-19f);
@@ -292,7 +278,18 @@ static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *
     vst1q_f32(stats + MINUS_MAX + 4 * c, minus_m);
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t sum_4_0 = weigh_5x4(p, acc, c, max_8_0);
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+      const float32x4_t x = vsubq_f32(acc[r][c], max_8_0[c]);
+      sum[r][c] = exp2_4(x);
+      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
+    }
+    const float32x4_t x_r4 = vsubq_f32(acc[4][c], max_8_0[c]);
+    const float32x4_t p_r4 = exp2_4(x_r4);
+    vst1q_f32(p + 4 * c + 32, p_r4);
+    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
+    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
+    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
+    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
     vst1q_f32(stats + SUM + 4 * c, sum_4_0);
   }
 }
@@ -324,36 +321,12 @@ static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, flo
   }
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float *stats) {
-  float32x4_t acc_r0[2];
-  acc_r0[0] = vdupq_n_f32(8.67361738e-19f);
-  acc_r0[1] = vdupq_n_f32(8.67361738e-19f);
-  for (ptrdiff_t step = 0; step < 4; ++step) {
-    const float32x4_t b_c0 = vld1q_f32(q);
-    const float32x4_t b_c1 = vld1q_f32(q + 4);
-    const float32x4_t a_r0 = vdupq_n_f32(k[0]);
-    acc_r0[0] = vfmaq_f32(acc_r0[0], a_r0, b_c0);
-    acc_r0[1] = vfmaq_f32(acc_r0[1], a_r0, b_c1);
-    k += 1;
-    q += 8;
-  }
-  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t zero = vdupq_n_f32(0.0f);
-    const float32x4_t negmax = vld1q_f32(stats + MINUS_MAX + 4 * c);
-    const float32x4_t m = vsubq_f32(zero, negmax);
-    const float32x4_t max_2_0 = vmaxq_f32(m, acc_r0[c]);
-    const float32x4_t minus_m = vsubq_f32(zero, max_2_0);
-    vst1q_f32(stats + MINUS_MAX + 4 * c, minus_m);
-  }
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_5x5of8(const float *k, const float *q, float *stats, float *p) {
-  float32x4_t acc[5][2], m[2];
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_5x5of8(const float *k, const float *q, float *stats, float *s) {
+  float32x4_t acc[5][2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vdupq_n_f32(8.67361738e-19f);
-    acc[r][1] = vdupq_n_f32(8.67361738e-19f);
+    acc[r][0] = vld1q_f32(stats + MAX_START);
+    acc[r][1] = vld1q_f32(stats + MAX_START + 4);
   }
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const float32x4_t b_c0 = vld1q_f32(q);
@@ -366,43 +339,101 @@ static NOINLINE void scores_known_5x5of8(const float *k, const float *q, float *
     k += 1;
     q += 8;
   }
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats + MINUS_MAX);
-  m[0] = vsubq_f32(zero_c0, negmax_c0);
-  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c1 = vld1q_f32(stats + MINUS_MAX + 4);
-  m[1] = vsubq_f32(zero_c1, negmax_c1);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t sum_4_0 = weigh_5x4(p, acc, c, m);
-    vst1q_f32(stats + SUM + 4 * c, sum_4_0);
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) vst1q_f32(s + 4 * c + 8 * r, acc[r][c]);
+    const float32x4_t top_2_0 = vmaxq_f32(acc[0][c], acc[1][c]);
+    const float32x4_t top_2_1 = vmaxq_f32(acc[2][c], acc[3][c]);
+    const float32x4_t top_4_0 = vmaxq_f32(top_2_0, top_2_1);
+    const float32x4_t top_8_0 = vmaxq_f32(top_4_0, acc[4][c]);
+    const float32x4_t old_top = vld1q_f32(stats + TOP + 4 * c);
+    const float32x4_t top = vmaxq_f32(old_top, top_8_0);
+    vst1q_f32(stats + TOP + 4 * c, top);
+  }
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_5x5of8(float *stats, float *p) {
+  float32x4_t x[5][2], sum[4][2];
+  const float32x4_t fall_c0 = vld1q_f32(stats + FALL);
+  const float32x4_t fall_c1 = vld1q_f32(stats + FALL + 4);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    const float32x4_t s_c0 = vld1q_f32(p + 8 * r);
+    x[r][0] = vsubq_f32(s_c0, fall_c0);
+    const float32x4_t s_c1 = vld1q_f32(p + 8 * r + 4);
+    x[r][1] = vsubq_f32(s_c1, fall_c1);
+  }
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+      sum[r][c] = exp2_4(x[r][c]);
+      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
+    }
+    const float32x4_t p_r4 = exp2_4(x[4][c]);
+    vst1q_f32(p + 4 * c + 32, p_r4);
+    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
+    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
+    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
+    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
+    const float32x4_t old_sum = vld1q_f32(stats + SUM + 4 * c);
+    const float32x4_t total = vaddq_f32(old_sum, sum_4_0);
+    vst1q_f32(stats + SUM + 4 * c, total);
+  }
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_5of8(const float *q, const float *k, float *p, float *stats,
+    ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_5x5of8(k + 60 * start + 60 * tile, q, stats,
+        p + 40 * start + 40 * tile - 40 * from);
+  }
+  const float32x4_t max_end_c0 = vld1q_f32(stats + MAX_END);
+  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t m_c0 = vsubq_f32(zero_c0, max_end_c0);
+  vst1q_f32(stats + FALL, m_c0);
+  const float32x4_t max_end_c1 = vld1q_f32(stats + MAX_END + 4);
+  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
+  const float32x4_t m_c1 = vsubq_f32(zero_c1, max_end_c1);
+  vst1q_f32(stats + FALL + 4, m_c1);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_5x5of8(stats, p + 40 * start + 40 * tile - 40 * from);
   }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_5of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
-  {
-    const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-    const float32x4_t first_max_c0 = vld1q_f32(stats + MINUS_MAX);
-    vst1q_f32(stats + FIRST_MAX, first_max_c0);
-    vst1q_f32(stats + MINUS_MAX, none_c0);
-    const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
-    const float32x4_t first_max_c1 = vld1q_f32(stats + MINUS_MAX + 4);
-    vst1q_f32(stats + FIRST_MAX + 4, first_max_c1);
-    vst1q_f32(stats + MINUS_MAX + 4, none_c1);
-  }
-  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 12 * key, q, stats);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t max_start = vdupq_n_f32(8.67361738e-19f);
+    vst1q_f32(stats + MAX_START + 4 * c, max_start);
+    const float32x4_t none = vdupq_n_f32(-INFINITY);
+    vst1q_f32(stats + TOP + 4 * c, none);
+    const float32x4_t first_max = vld1q_f32(stats + MINUS_MAX + 4 * c);
+    vst1q_f32(stats + FIRST_MAX + 4 * c, first_max);
+  }
+  scores_stored_5x5of8(k, q, stats, p);
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t top = vld1q_f32(stats + TOP + 4 * c);
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    const float32x4_t minus_m = vsubq_f32(zero, top);
     const float32x4_t most = vdupq_n_f32(1.329228e+36f);
     const float32x4_t sum = vld1q_f32(stats + SUM + 4 * c);
     const uint32x4_t good = vcltq_f32(sum, most);
     const float32x4_t first_max = vld1q_f32(stats + FIRST_MAX + 4 * c);
-    const float32x4_t negmax = vld1q_f32(stats + MINUS_MAX + 4 * c);
-    const float32x4_t m = vbslq_f32(good, first_max, negmax);
-    vst1q_f32(stats + MINUS_MAX + 4 * c, m);
-    vst1q_f32(stats + FIRST_MAX + 4 * c, m);
+    const float32x4_t negmax = vbslq_f32(good, first_max, minus_m);
+    vst1q_f32(stats + MINUS_MAX + 4 * c, negmax);
+    vst1q_f32(stats + FIRST_MAX + 4 * c, negmax);
   }
-  scores_known_5x5of8(k, q, stats, p);
+  {
+    const float32x4_t empty_c0 = vdupq_n_f32(0.0f);
+    vst1q_f32(stats + SUM, empty_c0);
+    const float32x4_t first_max_end_c0 = vld1q_f32(stats + MINUS_MAX);
+    vst1q_f32(stats + MAX_END, first_max_end_c0);
+    const float32x4_t empty_c1 = vdupq_n_f32(0.0f);
+    vst1q_f32(stats + SUM + 4, empty_c1);
+    const float32x4_t first_max_end_c1 = vld1q_f32(stats + MINUS_MAX + 4);
+    vst1q_f32(stats + MAX_END + 4, first_max_end_c1);
+  }
+  known_5of8(q, k, p, stats, 0, 0, 1);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t sum = vld1q_f32(stats + SUM + 4 * c);
     const float32x4_t one = vdupq_n_f32(1.0f);

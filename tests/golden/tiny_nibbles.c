@@ -26,6 +26,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -152,8 +153,12 @@ typedef float int8_word;
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 16 }; /* the largest score that is stored */
 enum { INVERSE = 24 }; /* 1 over the sum */
+enum { FALL = 24 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
+enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added to the sums */
+enum { MAX_START = 72 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
 static inline __m256 larger_size_8(__m256 a, __m256 b) {
@@ -297,56 +302,76 @@ static NOINLINE void context_4x1of8_k1_final(const float *v, const float *p, flo
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x1of8(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_1x1of8(const float *k, const float *q, float *stats, float *s) {
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + MAX_START);
   const __m256 b_c0 = _mm256_loadu_ps(q);
   const __m256 a_r0 = _mm256_set1_ps(k[0]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
+  _mm256_storeu_ps(s, acc_r0_c0);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, acc_r0_c0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
 }
 
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_1x1of8(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
-  const __m256 b_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_1x1of8(float *stats, float *p) {
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
+  const __m256 s_r0_c0 = _mm256_loadu_ps(p);
+  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, fall_c0);
   const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
-  _mm256_storeu_ps(stats + SUM, sum_r0_c0);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_r0_c0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_1of8(const float *q, const float *k, float *p, float *stats,
+    ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_1x1of8(k + start + tile, q, stats, p + 8 * start + 8 * tile - 8 * from);
+  }
+  const __m256 max_end_c0 = _mm256_loadu_ps(stats + MAX_END);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, max_end_c0);
+  _mm256_storeu_ps(stats + FALL, m_c0);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_1x1of8(stats, p + 8 * start + 8 * tile - 8 * from);
+  }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_1of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 max_start_c0 = _mm256_set1_ps(8.67361738e-19f);
+    _mm256_storeu_ps(stats + MAX_START, max_start_c0);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  scores_maximum_1x1of8(k, q, stats);
+  scores_stored_1x1of8(k, q, stats, p);
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, first_max_c0, good_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_blendv_ps(minus_m_c0, first_max_c0, good_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
-  scores_known_1x1of8(k, q, stats, p);
+  {
+    const __m256 empty_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(stats + SUM, empty_c0);
+    const __m256 first_max_end_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+    _mm256_storeu_ps(stats + MAX_END, first_max_end_c0);
+  }
+  known_1of8(q, k, p, stats, 0, 0, 1);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

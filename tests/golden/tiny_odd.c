@@ -14,10 +14,10 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      80 flops; 256 bytes packed, 2,432 bytes of workspace
- *   bytes     entry     context 128; projected 384; task 1,920
+ *   cost      80 flops; 256 bytes packed, 2,688 bytes of workspace
+ *   bytes     entry     context 128; projected 384; task 2,176
  *             projected values 128; key_rows 16
- *             task      q 128; weights 64; stats 640; steady 64; head_context 64
+ *             task      q 128; weights 64; stats 768; steady 64; head_context 64
  *   registers sums and operands of a K step take at most 4 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
  *             index, as in <word>_c<vector>[row]; the words are
@@ -26,6 +26,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *   compile   cc -std=c11 -O2 -c
@@ -153,10 +154,14 @@ typedef float bf16_pair;
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 32 }; /* the largest score that is stored */
+enum { BLOCK_START = 32 }; /* START of stored scores */
 enum { INVERSE = 48 }; /* 1 over the sum */
+enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
 enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
+enum { SCORES = 160 }; /* the stored scores of a block */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m512 pair_16(__m512 a, __m512 b) {
@@ -322,35 +327,9 @@ static NOINLINE void context_1x2of16_k2_final(const bf16_pair *v, const bf16_pai
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  for (ptrdiff_t step = 0; step < 2; ++step) {
-    const __m256 b_c0 = _mm256_loadu_ps(q);
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    k += 1;
-    q += 16;
-  }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 none_top_c0 = _mm256_setzero_ps();
-  const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, max_c0_2_0);
-  const __m256 size_top_c0 = _mm256_max_ps(max_c0_2_0, minus_top_c0);
-  const __m256 large_top_c0 = _mm256_set1_ps(4194304.0f);
-  const __mmask8 small_top_c0 = _mm256_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m256 near_top_c0 = _mm256_roundscale_ps(max_c0_2_0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_2x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p) {
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_2x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
+    float *s) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -362,58 +341,97 @@ static NOINLINE void scores_known_2x2of16(const bf16_pair *k, const bf16_pair *q
     k += 1;
     q += 16;
   }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  _mm256_storeu_ps(s, acc_r0_c0);
+  _mm256_storeu_ps(s + 16, acc_r1_c0);
+  const __m256 top_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, top_c0_2_0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_2x2of16(const float *s, float *stats, bf16_pair *p) {
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
+  const __m256 s_r0_c0 = _mm256_loadu_ps(s);
+  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, fall_c0);
+  const __m256 s_r1_c0 = _mm256_loadu_ps(s + 16);
+  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, fall_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
-  const __m256 none_c0 = _mm256_setzero_ps();
-  const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
-  const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
-  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
-  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
-  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
-  const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
-  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
-  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + START, start_c0);
-  const __m256 near_low_r0_c0 = _mm256_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
-  const __m256 near_high_r0_c0 = _mm256_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
-  const __m256 less_low_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
-  const __m256 less_high_r0_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
-  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_start_c0);
-  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_start_c0);
-  const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
-  const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
+  const __m256 start_c0 = _mm256_loadu_ps(stats + BLOCK_START);
+  const __m256 x_low_r0_c0 = _mm256_fmadd_ps(x_r0_c0, scale_c0, start_c0);
+  const __m256 x_high_r0_c0 = _mm256_fmadd_ps(x_r1_c0, scale_c0, start_c0);
   const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
   const __m256 start_r0_c0 = _mm256_setzero_ps();
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  _mm256_storeu_ps(stats + SUM, sum_r0_c0);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_r0_c0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_2of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p, float *stats,
+    ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_2x2of16(k + 4 * start + 4 * tile, q, stats,
+        stats + SCORES + 32 * start + 32 * tile - 32 * from);
+  }
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  const __m256 none_c0 = _mm256_setzero_ps();
+  const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
+  const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
+  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
+  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
+  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
+  const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
+  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
+  const __m256 near_start_c0 = _mm256_mask_blend_ps(small_c0, large_start_c0, from_c0);
+  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
+  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
+  _mm256_storeu_ps(stats + BLOCK_START, near_start_c0);
+  const __m256 less_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, m_c0);
+  _mm256_storeu_ps(stats + FALL, less_c0);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_2x2of16(stats + SCORES + 32 * start + 32 * tile - 32 * from, stats,
+        p + 16 * start + 16 * tile - 16 * from);
+  }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of16(k + 2 * key, q, stats);
+  scores_stored_2x2of16(k, q, stats, stats + SCORES);
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 none_top_c0 = _mm256_setzero_ps();
+    const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, top_c0);
+    const __m256 size_top_c0 = _mm256_max_ps(top_c0, minus_top_c0);
+    const __m256 large_top_c0 = _mm256_set1_ps(4194304.0f);
+    const __mmask8 small_top_c0 = _mm256_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+    const __m256 near_top_c0 = _mm256_roundscale_ps(top_c0,
+        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, top_c0, near_top_c0);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_mask_blend_ps(good_c0, minus_m_c0, first_max_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
@@ -421,7 +439,7 @@ static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf
     const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
     _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
-  scores_known_2x2of16(k, q, stats, p);
+  known_2of16(q, k, p, stats, 0, 0, 1);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -438,7 +456,7 @@ static NOINLINE void attend_2of16(const bf16_pair *keys, const bf16_pair *values
     bf16_pair *o, const float *queries) {
   float *const q = scratch; /* [32], Q */
   float *const weights = scratch + 32; /* [16], weights of scores */
-  float *const stats = scratch + 48; /* [160], statistics */
+  float *const stats = scratch + 48; /* [192], statistics */
   queries_lanes_2of16(queries, q);
   scores_first_2x2of16(keys, q, stats, weights);
   {
@@ -495,10 +513,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const context = (float *)args->workspace; /* [2][16] for each group */
   float *const values = (float *)args->workspace + 32; /* [2][16], 48 apart */
   float *const key_rows = (float *)args->workspace + 64; /* [2][2], 48 apart */
-  float *const task = (float *)args->workspace + 128; /* scratch of each task, 240 apart */
+  float *const task = (float *)args->workspace + 128; /* scratch of each task, 272 apart */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 336, calm);
+    _mm512_storeu_ps((float *)args->workspace + 368, calm);
   }
   for (ptrdiff_t hb = 0; hb < 2; ++hb) {
     /* keys and values */
@@ -530,12 +548,12 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [2][16] for each group */
   float *const values = (float *)args->workspace + 32; /* [2][16], 48 apart */
   float *const key_rows = (float *)args->workspace + 64; /* [2][2], 48 apart */
-  float *const task = (float *)args->workspace + 128; /* scratch of each task, 240 apart */
+  float *const task = (float *)args->workspace + 128; /* scratch of each task, 272 apart */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 240 * index + 336, calm);
+    _mm512_storeu_ps((float *)args->workspace + 272 * index + 368, calm);
   }
-  attend_2of16(key_rows + 48 * index, values + 48 * index, task + 240 * index, context + 16 * index,
+  attend_2of16(key_rows + 48 * index, values + 48 * index, task + 272 * index, context + 16 * index,
       args->q + 3 * index);
 }
 

@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_ODD_PACKED_BYTES 256
-#define TINY_ODD_WORKSPACE_BYTES 2432
+#define TINY_ODD_WORKSPACE_BYTES 2688
 
 /* Packs the weights, once, into the 256 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

@@ -13,11 +13,11 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      1,104 flops; 896 bytes packed, 2,752 bytes of workspace
+ *   cost      1,104 flops; 896 bytes packed, 3,072 bytes of workspace
  *   bytes     entry     xt 192; context 256; pairs_q 96; pairs_k 160; pairs_v 160;
- *                       projected 384; task 1,408
+ *                       projected 384; task 1,728
  *             projected keys 160; values 192
- *             task      q 256; weights 192; stats 640; steady 64; head_context 256
+ *             task      q 256; weights 192; stats 960; steady 64; head_context 256
  *   registers sums and operands of a K step take at most 7 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
  *             index, as in <word>_c<vector>[row]; the words are
@@ -166,11 +166,15 @@ typedef float bf16_pair;
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 32 }; /* the largest score that is stored */
+enum { BLOCK_START = 32 }; /* START of stored scores */
 enum { INVERSE = 48 }; /* 1 over the sum */
+enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { LAST_KEY = 64 }; /* the last key that is seen */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
 enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
+enum { SCORES = 160 }; /* the stored scores of a block */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -444,37 +448,9 @@ static NOINLINE void context_4x3of16_k5_final(const bf16_pair *v, const bf16_pai
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_masked_1x3of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  const __m256 b_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-  const __m256 last_c0 = _mm256_loadu_ps(stats + LAST_KEY);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
-  const __m256 none_top_c0 = _mm256_setzero_ps();
-  const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, max_c0_2_0);
-  const __m256 size_top_c0 = _mm256_max_ps(max_c0_2_0, minus_top_c0);
-  const __m256 large_top_c0 = _mm256_set1_ps(4194304.0f);
-  const __mmask8 small_top_c0 = _mm256_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m256 near_top_c0 = _mm256_roundscale_ps(max_c0_2_0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_masked_5x3of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats, bf16_pair *p, ptrdiff_t key) {
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_masked_5x3of16(const bf16_pair *k, const bf16_pair *q,
+    float *stats, float *s, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -489,31 +465,29 @@ static NOINLINE void scores_known_masked_5x3of16(const bf16_pair *k, const bf16_
     const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
   }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(s + 16 * r, s_c0[r]);
+  const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
+  const __m256 top_c0_2_1 = _mm256_max_ps(s_c0[2], s_c0[3]);
+  const __m256 top_c0_4_0 = _mm256_max_ps(top_c0_2_0, top_c0_2_1);
+  const __m256 top_c0_8_0 = _mm256_max_ps(top_c0_4_0, s_c0[4]);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, top_c0_8_0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_5x3of16(const float *s, float *stats, bf16_pair *p) {
+  __m256 x_c0[5];
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    const __m256 s_c0 = _mm256_loadu_ps(s + 16 * r);
+    x_c0[r] = _mm256_sub_ps(s_c0, fall_c0);
+  }
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
   const __m256 floor_c0 = _mm256_set1_ps(-256000.0f);
-  const __m256 none_c0 = _mm256_setzero_ps();
-  const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
-  const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
-  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
-  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
-  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
-  const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
-  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
-  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + START, start_c0);
-  const __m256 near_low_r0_c0 = _mm256_fmadd_ps(s_c0[0], scale_c0, start_c0);
-  const __m256 near_high_r0_c0 = _mm256_fmadd_ps(s_c0[1], scale_c0, start_c0);
-  const __m256 less_low_r0_c0 = _mm256_sub_ps(s_c0[0], m_c0);
-  const __m256 less_high_r0_c0 = _mm256_sub_ps(s_c0[1], m_c0);
-  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_start_c0);
-  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_start_c0);
-  const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
-  const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
+  const __m256 start_c0 = _mm256_loadu_ps(stats + BLOCK_START);
+  const __m256 x_low_r0_c0 = _mm256_fmadd_ps(x_c0[0], scale_c0, start_c0);
+  const __m256 x_high_r0_c0 = _mm256_fmadd_ps(x_c0[1], scale_c0, start_c0);
   const __m256 seen_low_r0_c0 = _mm256_max_ps(floor_c0, x_low_r0_c0);
   const __m256 seen_high_r0_c0 = _mm256_max_ps(floor_c0, x_high_r0_c0);
   const __m256 pair_r0_c0 = powers_8(seen_low_r0_c0, seen_high_r0_c0);
@@ -522,14 +496,8 @@ static NOINLINE void scores_known_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 near_low_r1_c0 = _mm256_fmadd_ps(s_c0[2], scale_c0, start_c0);
-  const __m256 near_high_r1_c0 = _mm256_fmadd_ps(s_c0[3], scale_c0, start_c0);
-  const __m256 less_low_r1_c0 = _mm256_sub_ps(s_c0[2], m_c0);
-  const __m256 less_high_r1_c0 = _mm256_sub_ps(s_c0[3], m_c0);
-  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, large_start_c0);
-  const __m256 far_high_r1_c0 = _mm256_fmadd_ps(less_high_r1_c0, scale_c0, large_start_c0);
-  const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
-  const __m256 x_high_r1_c0 = _mm256_mask_blend_ps(small_c0, far_high_r1_c0, near_high_r1_c0);
+  const __m256 x_low_r1_c0 = _mm256_fmadd_ps(x_c0[2], scale_c0, start_c0);
+  const __m256 x_high_r1_c0 = _mm256_fmadd_ps(x_c0[3], scale_c0, start_c0);
   const __m256 seen_low_r1_c0 = _mm256_max_ps(floor_c0, x_low_r1_c0);
   const __m256 seen_high_r1_c0 = _mm256_max_ps(floor_c0, x_high_r1_c0);
   const __m256 pair_r1_c0 = powers_8(seen_low_r1_c0, seen_high_r1_c0);
@@ -538,10 +506,7 @@ static NOINLINE void scores_known_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
       (__m256bh)ones_r1_c0);
-  const __m256 near_low_r2_c0 = _mm256_fmadd_ps(s_c0[4], scale_c0, start_c0);
-  const __m256 less_low_r2_c0 = _mm256_sub_ps(s_c0[4], m_c0);
-  const __m256 far_low_r2_c0 = _mm256_fmadd_ps(less_low_r2_c0, scale_c0, large_start_c0);
-  const __m256 x_low_r2_c0 = _mm256_mask_blend_ps(small_c0, far_low_r2_c0, near_low_r2_c0);
+  const __m256 x_low_r2_c0 = _mm256_fmadd_ps(x_c0[4], scale_c0, start_c0);
   const __m256 none_r2_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 seen_low_r2_c0 = _mm256_max_ps(floor_c0, x_low_r2_c0);
   const __m256 seen_high_r2_c0 = _mm256_max_ps(floor_c0, none_r2_c0);
@@ -553,7 +518,41 @@ static NOINLINE void scores_known_masked_5x3of16(const bf16_pair *k, const bf16_
       (__m256bh)ones_r2_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
-  _mm256_storeu_ps(stats + SUM, sum_c0_4_0);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_3of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p, float *stats,
+    ptrdiff_t from, ptrdiff_t bound, ptrdiff_t stop) {
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    scores_stored_masked_5x3of16(k + 40 * bound + 40 * tile, q, stats,
+        stats + SCORES + 80 * bound + 80 * tile - 80 * from, 5 * bound + 5 * tile);
+  }
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  const __m256 none_c0 = _mm256_setzero_ps();
+  const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
+  const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
+  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
+  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
+  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
+  const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
+  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
+  const __m256 near_start_c0 = _mm256_mask_blend_ps(small_c0, large_start_c0, from_c0);
+  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
+  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
+  _mm256_storeu_ps(stats + BLOCK_START, near_start_c0);
+  const __m256 less_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, m_c0);
+  _mm256_storeu_ps(stats + FALL, less_c0);
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    weights_5x3of16(stats + SCORES + 80 * bound + 80 * tile - 80 * from, stats,
+        p + 48 * bound + 48 * tile - 48 * from);
+  }
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -595,21 +594,31 @@ static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const b
 static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_masked_1x3of16(k + 8 * key, q, stats, key);
+  scores_stored_masked_5x3of16(k, q, stats, stats + SCORES, 0);
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 none_top_c0 = _mm256_setzero_ps();
+    const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, top_c0);
+    const __m256 size_top_c0 = _mm256_max_ps(top_c0, minus_top_c0);
+    const __m256 large_top_c0 = _mm256_set1_ps(4194304.0f);
+    const __mmask8 small_top_c0 = _mm256_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+    const __m256 near_top_c0 = _mm256_roundscale_ps(top_c0,
+        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, top_c0, near_top_c0);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_mask_blend_ps(good_c0, minus_m_c0, first_max_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
@@ -617,7 +626,7 @@ static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf
     const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
     _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
-  scores_known_masked_5x3of16(k, q, stats, p, 0);
+  known_3of16(q, k, p, stats, 0, 0, 1);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -636,7 +645,7 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
     const bf16_pair *values, float *scratch, bf16_pair *o) {
   float *const q = scratch; /* [64], Q */
   float *const weights = scratch + 64; /* [48], weights of scores */
-  float *const stats = scratch + 112; /* [160], statistics */
+  float *const stats = scratch + 112; /* [240], statistics */
   query_4x3of16_k3(packed, xt, packed + 16, q);
   {
     const __m256 last_of0_c0 = _mm256_set1_ps(0.0f);
@@ -723,7 +732,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 336; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 608, calm);
+    _mm512_storeu_ps((float *)args->workspace + 688, calm);
   }
   /* inputs in pairs */
   narrow_3x5(args->q + 15 * b, pairs_q);
@@ -787,7 +796,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 336; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 608, calm);
+    _mm512_storeu_ps((float *)args->workspace + 688, calm);
   }
   attend_3of16(xt, head, keys, values, task, context);
 }

@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_PAIRS_PACKED_BYTES 896
-#define TINY_PAIRS_WORKSPACE_BYTES 2752
+#define TINY_PAIRS_WORKSPACE_BYTES 3072
 
 /* Packs the weights, once, into the 896 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

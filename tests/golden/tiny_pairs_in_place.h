@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_PAIRS_IN_PLACE_PACKED_BYTES 960
-#define TINY_PAIRS_IN_PLACE_WORKSPACE_BYTES 1856
+#define TINY_PAIRS_IN_PLACE_WORKSPACE_BYTES 2048
 
 /* Packs the weights, once, into the 960 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

@@ -23,6 +23,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               m<i>: products of quadrants
  *               u<i>: sums of these
@@ -32,7 +33,6 @@
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *               c_half: one half
- *               s: scores behind a mask
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_strassen.h"
@@ -226,11 +226,12 @@ static inline float scale2(float a, float b) {
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 4 }; /* the sum of the weights */
 enum { TEST = 8 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 8 }; /* the largest score that is stored */
 enum { INVERSE = 12 }; /* 1 over the sum */
+enum { FALL = 12 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 20 }; /* MINUS_MAX at the start of an attempt */
 enum { MAX_END = 24 }; /* the part of MINUS_MAX that is added to the sums */
 enum { NEXT_MAX_END = 28 }; /* MAX_END of all tiles but the first */
-enum { LIFT = 32 }; /* how far the maximum rises */
 enum { MAX_START = 36 }; /* the part of MINUS_MAX that sums of scores start at */
 
 /* Sums of X's quadrants, 2 rows of each: S1 S2 above S3 S4. */
@@ -433,96 +434,9 @@ static NOINLINE void context_2x4_k4_final(const float *v, const float *p, float 
   }
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x4(const float *k, const float *q, float *stats) {
-  float acc_r0[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 8.67361738e-19f;
-  for (ptrdiff_t step = 0; step < 2; ++step) {
-    float b[4];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
-    const float a_r0 = k[0];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
-    k += 1;
-    q += 4;
-  }
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float zero = 0.0f;
-    const float negmax = stats[MINUS_MAX + c];
-    const float m = zero - negmax;
-    const float max_2_0 = m > acc_r0[c] ? m : acc_r0[c];
-    const float minus_m = zero - max_2_0;
-    stats[MINUS_MAX + c] = minus_m;
-  }
-}
-
-/* Scales a vector down; what would be too small becomes zero. */
-static inline __attribute__((always_inline)) float shrink_1(float sum, float least_p[4],
-    ptrdiff_t c, float first[4], float second[4]) {
-  const float zero_sum = 0.0f;
-  const float minus_sum = zero_sum - sum;
-  const float size_sum = minus_sum > sum ? minus_sum : sum;
-  const int small_sum = size_sum < least_p[c];
-  const float large_sum = small_sum ? 0.0f : sum;
-  const float scaled1_sum = large_sum * first[c];
-  const float scaled2_sum = scaled1_sum * second[c];
-  return scaled2_sum;
-}
-
-/* What was summed so far becomes smaller where the maximum rises. */
-static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_rows,
-    ptrdiff_t o_rows) {
-  float first[4], second[4], least_p[4], least_o[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float lift = stats[LIFT + c];
-    const float none = 0.0f;
-    const float part = 0.5f;
-    const float share = lift * part;
-    const float half = nearest(share);
-    const float fall_first = none - half;
-    first[c] = exp2_1(fall_first);
-    const float rest = lift - half;
-    const float fall_second = none - rest;
-    second[c] = exp2_1(fall_second);
-    const float limit = 200.0f;
-    const float most = limit < lift ? limit : lift;
-    const float least_p_range = 100.0f;
-    const float log_least_p = most - least_p_range;
-    least_p[c] = exp2_1(log_least_p);
-    const float least_o_range = 125.0f;
-    const float log_least_o = most - least_o_range;
-    least_o[c] = exp2_1(log_least_o);
-    const float sum = stats[SUM + c];
-    const float scaled2_sum = shrink_1(sum, least_p, c, first, second);
-    stats[SUM + c] = scaled2_sum;
-    const float negmax = stats[MINUS_MAX + c];
-    const float minus_m = negmax - lift;
-    stats[MINUS_MAX + c] = minus_m;
-    const float max_start = stats[MAX_START + c];
-    const float new = max_start - lift;
-    stats[MAX_START + c] = new;
-  }
-  for (ptrdiff_t row = 0; row < o_rows; ++row) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float value = o[4 * row + c];
-      const float scaled2 = shrink_1(value, least_o, c, first, second);
-      o[4 * row + c] = scaled2;
-    }
-  }
-  for (ptrdiff_t row = 0; row < p_rows; ++row) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float value = p[4 * row + c];
-      const float scaled2 = shrink_1(value, least_p, c, first, second);
-      p[4 * row + c] = scaled2;
-    }
-  }
-}
-
-/* The same; where scores are far above the maximum, it rises. */
-static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *stats, float *p,
-    float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  float acc_r0[4], acc_r1[4], max_end[4], lift[4];
-  int low[4];
-  float fall[4], sum_2_0[4];
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_2x4(const float *k, const float *q, float *stats, float *s) {
+  float acc_r0[4], acc_r1[4];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[MAX_START + c];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[MAX_START + c];
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -536,36 +450,53 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
     q += 4;
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    s[c] = acc_r0[c];
+    s[c + 4] = acc_r1[c];
     const float top_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
-    max_end[c] = stats[MAX_END + c];
-    const float above = top_2_0 + max_end[c];
-    const float far = 100.5f;
-    const int below = above < far;
-    const float margin = 5.0f;
-    const float room = above + margin;
-    lift[c] = below ? 0.0f : room;
-    low[c] = below;
+    const float old_top = stats[TOP + c];
+    const float top = old_top > top_2_0 ? old_top : top_2_0;
+    stats[TOP + c] = top;
+  }
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_2x4(float *stats, float *p) {
+  float fall[4], x_r0[4], x_r1[4];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) fall[c] = stats[FALL + c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float s_r0 = p[c];
+    x_r0[c] = s_r0 - fall[c];
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    stats[LIFT + c] = lift[c];
-    fall[c] = lift[c] - max_end[c];
+    const float s_r1 = p[c + 4];
+    x_r1[c] = s_r1 - fall[c];
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float x_r0 = acc_r0[c] - fall[c];
-    const float sum_r0 = exp2_1(x_r0);
+    const float sum_r0 = exp2_1(x_r0[c]);
     p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - fall[c];
-    const float sum_r1 = exp2_1(x_r1);
+    const float sum_r1 = exp2_1(x_r1[c]);
     p[c + 4] = sum_r1;
-    sum_2_0[c] = sum_r0 + sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    const float old_sum = stats[SUM + c];
+    const float total = old_sum + sum_2_0;
+    stats[SUM + c] = total;
   }
-  if (!(low[0] & low[1] & low[2] & low[3])) {
-    rescale_4(p_first, o, stats, p_rows, o_rows);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_4(const float *q, const float *k, float *p, float *stats, ptrdiff_t from,
+    ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_2x4(k + 4 * start + 4 * tile, q, stats, p + 8 * start + 8 * tile - 8 * from);
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float old_sum = stats[SUM + c];
-    const float total = old_sum + sum_2_0[c];
-    stats[SUM + c] = total;
+    const float max_end = stats[MAX_END + c];
+    const float zero = 0.0f;
+    const float m = zero - max_end;
+    stats[FALL + c] = m;
+  }
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_2x4(stats, p + 8 * start + 8 * tile - 8 * from);
   }
 }
 
@@ -573,22 +504,26 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
 static NOINLINE void safe_4(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float none = INFINITY;
+    const float max_start = 8.67361738e-19f;
+    stats[MAX_START + c] = max_start;
+    const float none = -INFINITY;
+    stats[TOP + c] = none;
     const float first_max = stats[MINUS_MAX + c];
     stats[FIRST_MAX + c] = first_max;
-    stats[MINUS_MAX + c] = none;
   }
-  for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
+  for (ptrdiff_t tile = 0; tile < 2; ++tile) scores_stored_2x4(k + 4 * tile, q, stats, p);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float top = stats[TOP + c];
+    const float zero = 0.0f;
+    const float minus_m = zero - top;
     const float most = 1.329228e+36f;
     const float sum = stats[SUM + c];
     const int good = sum < most;
     const float first_max = stats[FIRST_MAX + c];
-    const float negmax = stats[MINUS_MAX + c];
-    const float m = good ? first_max : negmax;
-    stats[MINUS_MAX + c] = m;
-    stats[FIRST_MAX + c] = m;
-    const float next_max_end = good ? 0.0f : m;
+    const float negmax = good ? first_max : minus_m;
+    stats[MINUS_MAX + c] = negmax;
+    stats[FIRST_MAX + c] = negmax;
+    const float next_max_end = good ? 0.0f : negmax;
     stats[NEXT_MAX_END + c] = next_max_end;
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -596,10 +531,8 @@ static NOINLINE void safe_4(const float *q, const float *k, const float *v, floa
     stats[SUM + c] = empty;
     const float first_max_end = stats[MINUS_MAX + c];
     stats[MAX_END + c] = first_max_end;
-    const float max_start = 8.67361738e-19f;
-    stats[MAX_START + c] = max_start;
   }
-  scores_steady_2x4(k, q, stats, p, p, o, 0, 0);
+  known_4(q, k, p, stats, 0, 0, 1);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float next_max_end = stats[NEXT_MAX_END + c];
     const float negmax = stats[MINUS_MAX + c];
@@ -613,7 +546,7 @@ static NOINLINE void safe_4(const float *q, const float *k, const float *v, floa
     stats[MAX_END + c] = next_max_end;
     stats[MAX_START + c] = max_start;
   }
-  scores_steady_2x4(k + 4, q, stats, p + 8, p, o, 2, 0);
+  known_4(q, k, p, stats, 0, 1, 2);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float sum = stats[SUM + c];
     const float one = 1.0f;

@@ -13,11 +13,11 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      1,704 flops; 7,680 bytes packed, 5,952 bytes of workspace
+ *   cost      1,704 flops; 7,680 bytes packed, 6,976 bytes of workspace
  *   bytes     entry     xt 1,088; context 64; pairs_q 2,304; context_rows 1,152;
- *                       projected 256; task 1,088
+ *                       projected 256; task 2,112
  *             projected keys 96; values 128
- *             task      q 128; weights 128; stats 640; steady 64; head_context 128
+ *             task      q 128; weights 128; stats 1,664; steady 64; head_context 128
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
  *             index, as in <word>_c<vector>[row]; the words are
@@ -26,6 +26,7 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
+ *               s: scores behind a mask
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
@@ -169,10 +170,14 @@ typedef float bf16_pair;
 enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
+enum { TOP = 32 }; /* the largest score that is stored */
+enum { BLOCK_START = 32 }; /* START of stored scores */
 enum { INVERSE = 48 }; /* 1 over the sum */
+enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
 enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
+enum { SCORES = 160 }; /* the stored scores of a block */
 
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
@@ -521,31 +526,9 @@ static NOINLINE void context_2x3of16_k3_final(const bf16_pair *v, const bf16_pai
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Raises the maximum by the scores of some keys. */
-static NOINLINE void scores_maximum_1x3of16(const bf16_pair *k, const bf16_pair *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  const __m256 b_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 none_top_c0 = _mm256_setzero_ps();
-  const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, max_c0_2_0);
-  const __m256 size_top_c0 = _mm256_max_ps(max_c0_2_0, minus_top_c0);
-  const __m256 large_top_c0 = _mm256_set1_ps(4194304.0f);
-  const __mmask8 small_top_c0 = _mm256_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m256 near_top_c0 = _mm256_roundscale_ps(max_c0_2_0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_2_0, near_top_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
-  _mm256_storeu_ps(stats + MINUS_MAX, minus_m_c0);
-}
-
-/* Weights of all keys with a known maximum. */
-static NOINLINE void scores_known_3x3of16(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p) {
+/* Stores scores of some keys, and their maximum. */
+static NOINLINE void scores_stored_3x3of16(const bf16_pair *k, const bf16_pair *q, float *stats,
+    float *s) {
   __m256 acc_c0[3];
   for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = pinned8(_mm256_loadu_ps(q));
@@ -553,40 +536,33 @@ static NOINLINE void scores_known_3x3of16(const bf16_pair *k, const bf16_pair *q
     const __m256 a = _mm256_set1_ps(k[8 * r]);
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
   }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  for (ptrdiff_t r = 0; r < 3; ++r) _mm256_storeu_ps(s + 16 * r, acc_c0[r]);
+  const __m256 top_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
+  const __m256 top_c0_4_0 = _mm256_max_ps(top_c0_2_0, acc_c0[2]);
+  const __m256 old_top_c0 = _mm256_loadu_ps(stats + TOP);
+  const __m256 top_c0 = _mm256_max_ps(old_top_c0, top_c0_4_0);
+  _mm256_storeu_ps(stats + TOP, top_c0);
+}
+
+/* Weights of stored scores, added to the sum. */
+static NOINLINE void weights_3x3of16(const float *s, float *stats, bf16_pair *p) {
+  __m256 x_c0[3];
+  const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
+  for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 s_c0 = _mm256_loadu_ps(s + 16 * r);
+    x_c0[r] = _mm256_sub_ps(s_c0, fall_c0);
+  }
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
-  const __m256 none_c0 = _mm256_setzero_ps();
-  const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
-  const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
-  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
-  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
-  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
-  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
-  const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
-  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
-  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm256_storeu_ps(stats + START, start_c0);
-  const __m256 near_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
-  const __m256 near_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
-  const __m256 less_low_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
-  const __m256 less_high_r0_c0 = _mm256_sub_ps(acc_c0[1], m_c0);
-  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_start_c0);
-  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_start_c0);
-  const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
-  const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
+  const __m256 start_c0 = _mm256_loadu_ps(stats + BLOCK_START);
+  const __m256 x_low_r0_c0 = _mm256_fmadd_ps(x_c0[0], scale_c0, start_c0);
+  const __m256 x_high_r0_c0 = _mm256_fmadd_ps(x_c0[1], scale_c0, start_c0);
   const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
   const __m256 start_r0_c0 = _mm256_setzero_ps();
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 near_low_r1_c0 = _mm256_fmadd_ps(acc_c0[2], scale_c0, start_c0);
-  const __m256 less_low_r1_c0 = _mm256_sub_ps(acc_c0[2], m_c0);
-  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, large_start_c0);
-  const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
+  const __m256 x_low_r1_c0 = _mm256_fmadd_ps(x_c0[2], scale_c0, start_c0);
   const __m256 none_r1_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, none_r1_c0);
   _mm256_storeu_ps(p + 16, pair_r1_c0);
@@ -595,28 +571,72 @@ static NOINLINE void scores_known_3x3of16(const bf16_pair *k, const bf16_pair *q
   const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
       (__m256bh)ones_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  _mm256_storeu_ps(stats + SUM, sum_c0_2_0);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + SUM);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
+  _mm256_storeu_ps(stats + SUM, total_c0);
+}
+
+/* Weights of some keys with a known maximum. */
+static NOINLINE void known_3of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p, float *stats,
+    ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_stored_3x3of16(k + 24 * start + 24 * tile, q, stats,
+        stats + SCORES + 48 * start + 48 * tile - 48 * from);
+  }
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  const __m256 none_c0 = _mm256_setzero_ps();
+  const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
+  const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
+  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
+  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
+  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
+  const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
+  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
+  const __m256 near_start_c0 = _mm256_mask_blend_ps(small_c0, large_start_c0, from_c0);
+  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
+  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm256_storeu_ps(stats + START, start_c0);
+  _mm256_storeu_ps(stats + BLOCK_START, near_start_c0);
+  const __m256 less_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, m_c0);
+  _mm256_storeu_ps(stats + FALL, less_c0);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    weights_3x3of16(stats + SCORES + 48 * start + 48 * tile - 48 * from, stats,
+        p + 32 * start + 32 * tile - 32 * from);
+  }
 }
 
 /* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
 static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
-    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 none_c0 = _mm256_set1_ps(-INFINITY);
+    _mm256_storeu_ps(stats + TOP, none_c0);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
     _mm256_storeu_ps(stats + FIRST_MAX, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 8 * key, q, stats);
+  scores_stored_3x3of16(k, q, stats, stats + SCORES);
   {
+    const __m256 top_c0 = _mm256_loadu_ps(stats + TOP);
+    const __m256 none_top_c0 = _mm256_setzero_ps();
+    const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, top_c0);
+    const __m256 size_top_c0 = _mm256_max_ps(top_c0, minus_top_c0);
+    const __m256 large_top_c0 = _mm256_set1_ps(4194304.0f);
+    const __mmask8 small_top_c0 = _mm256_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+    const __m256 near_top_c0 = _mm256_roundscale_ps(top_c0,
+        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, top_c0, near_top_c0);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
     const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 first_max_c0 = _mm256_loadu_ps(stats + FIRST_MAX);
-    const __m256 negmax_c0 = _mm256_loadu_ps(stats + MINUS_MAX);
-    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, first_max_c0);
-    _mm256_storeu_ps(stats + MINUS_MAX, m_c0);
-    _mm256_storeu_ps(stats + FIRST_MAX, m_c0);
+    const __m256 negmax_c0 = _mm256_mask_blend_ps(good_c0, minus_m_c0, first_max_c0);
+    _mm256_storeu_ps(stats + MINUS_MAX, negmax_c0);
+    _mm256_storeu_ps(stats + FIRST_MAX, negmax_c0);
   }
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
@@ -624,7 +644,7 @@ static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf
     const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
     _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
-  scores_known_3x3of16(k, q, stats, p);
+  known_3of16(q, k, p, stats, 0, 0, 1);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + SUM);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -641,7 +661,7 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
     const bf16_pair *values, float *scratch, bf16_pair *o) {
   float *const q = scratch; /* [32], Q */
   float *const weights = scratch + 32; /* [32], weights of scores */
-  float *const stats = scratch + 64; /* [160], statistics */
+  float *const stats = scratch + 64; /* [416], statistics */
   query_2x3of16_k17(packed, xt, packed + 48, q);
   scaled_queries_2x3of16(q);
   scores_first_3x3of16(keys, q, stats, weights);
@@ -771,7 +791,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 1216; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 1440, calm);
+    _mm512_storeu_ps((float *)args->workspace + 1696, calm);
   }
   /* inputs in pairs */
   narrow_3x34(args->q + 102 * b, pairs_q);
@@ -837,7 +857,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 1216; /* scratch of each task */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 1440, calm);
+    _mm512_storeu_ps((float *)args->workspace + 1696, calm);
   }
   attend_3of16(xt, head, keys, values, task, context);
   _tile_release();

@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_TILES_PACKED_BYTES 7680
-#define TINY_TILES_WORKSPACE_BYTES 5952
+#define TINY_TILES_WORKSPACE_BYTES 6976
 
 /* Packs the weights, once, into the 7680 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

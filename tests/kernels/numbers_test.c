@@ -3,7 +3,7 @@
  *
  *   invalid, zero, overflow   whether these exceptions were raised
  *   tiny                      whether a subnormal operand was read or made (x86 alone)
- *   safe, steady, rescale     calls of the functions whose names begin so, which the test counts by COUNT
+ *   safe, rising, rescale     calls of the functions whose names begin so, which the test counts by COUNT
  *   finite                    whether all of y is
  */
 #include <fenv.h>
@@ -16,7 +16,7 @@
 enum { TINY = 1 << 1 | 1 << 4 }; /* a subnormal operand, and a result that lost digits below the normal ones */
 #endif
 
-extern long safe_calls, steady_calls, rescale_calls;
+extern long safe_calls, rising_calls, rescale_calls;
 
 static double uniform(void) {
   static unsigned long long state = 1;
@@ -64,8 +64,8 @@ int main(int argc, char **argv) {
   tiny = (_mm_getcsr() & TINY) != 0;
 #endif
   for (size_t i = 0; i < rows * d; i++) finite &= isfinite(y[i]) != 0;
-  printf("invalid %d zero %d overflow %d tiny %d safe %ld steady %ld rescale %ld finite %d\n",
+  printf("invalid %d zero %d overflow %d tiny %d safe %ld rising %ld rescale %ld finite %d\n",
          (raised & FE_INVALID) != 0, (raised & FE_DIVBYZERO) != 0, (raised & FE_OVERFLOW) != 0, tiny, safe_calls,
-         steady_calls, rescale_calls, finite);
+         rising_calls, rescale_calls, finite);
   return status != MHAGEN_OK;
 }
