@@ -252,7 +252,7 @@ MUTATIONS = [
     ("the last of odd rows twice", "emit/epilogue.lua", 't:op("zero", at.v.w, "none_" .. at.name)', "even[at.c]"),
     ("a sum of every second weight", "emit/weights.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),
     ("powers of two that are too large", "isa/powers.lua", "math.floor(23.5 + 256", "math.floor(26.5 + 256"),
-    ("powers of large maxima", "emit/stored.lua", 'put("block_start", start)', 'put("block_start", from)'),
+    ("powers of large maxima", "emit/stored.lua", "small, from, at_zero))", "small, from, from))"),
     ("weights that products take for zeros", "emit/probs.lua", '"normal" .. suffix, 2.0 ^ -126',
      '"normal" .. suffix, 0.0'),
     ("weights that overwrite those of another pair", "emit/weights.lua", '"store", w, nil, place(row, at.c), pair',

@@ -8,8 +8,6 @@
 --     next                of the tiles behind a first one
 --     next_attempt        of these in another attempt
 
-local powers = require "isa.powers"
-
 local M = {}
 
 -- Products of small queries and keys are subnormal numbers, sums of this with them are none. All scores of a query are
@@ -29,9 +27,6 @@ local function is_not_zero(t, w, name, x)
     t:op("max", w, "size_" .. name, t:op("sub", w, "minus_" .. name, zero, x), x))
 end
 
--- The offset of scores whose maximum is large: their weights are infinite, and no exception is raised.
-local LARGE = 2.0 ^ 127
-
 -- The statistics of tiles whose scores become an m.
 function M.unknown(t, plan, w, name, put)
   if not M.from_maximum(plan) then return end
@@ -43,23 +38,16 @@ end
 -- between two floats is rounded.
 function M.known(t, plan, w, name, load, put)
   put("sum", t:op("zero", w, "empty_" .. name))
-  if M.from_maximum(plan) then
-    put("max_end", load("negmax", "first_max_end"))
-  elseif plan.attend_scheme.powers then
-    put("large_start", t:op("set", w, "large_start_" .. name, powers.offset))
-  end
+  if M.from_maximum(plan) then put("max_end", load("negmax", "first_max_end")) end
 end
 
 -- Those of the tiles behind a first one.
 function M.next(t, plan, w, name, load, put)
   local negmax = load "negmax"
   put("first_max", negmax)
-  if M.from_maximum(plan) then
-    put("max_end", t:op("zero", w, "max_end_" .. name))
-    put("max_start", negmax)
-  elseif plan.attend_scheme.powers then
-    put("large_start", t:op("set", w, "large_start_" .. name, LARGE))
-  end
+  if not M.from_maximum(plan) then return end
+  put("max_end", t:op("zero", w, "max_end_" .. name))
+  put("max_start", negmax)
 end
 
 -- The same in another attempt. A maximum that sums from zero found is subtracted from such sums. Large scores round

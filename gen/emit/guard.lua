@@ -18,18 +18,18 @@ local M = {}
 
 local MINOR, MANY = 10, 5 -- a share of the queries, and tiles of keys: see `rises` in base/measured_choices.lua
 -- Whether the maxima of a group may rise in each tile: of few queries, whose tiles are not those of other groups.
-local function is_apart(K, group)
+local function can_always_rise(K, group)
   return group.keys.rises and K.plan.cfg.unroll ~= "full" and not score_tiles.buffered(K)
 end
 
 function M.always_rises(K, group)
-  return is_apart(K, group)
+  return can_always_rise(K, group)
     and group.count * group.used * MINOR <= K.plan.cfg.seq
 end
 
 -- The same of the last tile of keys alone, which is lower than the others.
 function M.rest_rises(K, group)
-  return is_apart(K, group) and not (K.plan.scores.masked or M.always_rises(K, group)) and group.keys.rest > 0
+  return can_always_rise(K, group) and not (K.plan.scores.masked or M.always_rises(K, group)) and group.keys.rest > 0
     and group.keys.tiles >= MANY
 end
 

@@ -122,6 +122,17 @@ local function has_own_end(K, group, run, stop)
   return not behind or behind.rows < group.keys.rows
 end
 
+-- Records `build` for a first tile whose weights are infinite, since the product of m and a scale loses digits.
+local function unless_small(K, group, ptrs, build)
+  local t, small = K.t, {}
+  t:scope(function()
+    statistics.each(K, group, ptrs.stats, function(w, name, load)
+      small[#small + 1] = t:op("all", w, "are_small_" .. name, weights.is_small(t, w, name, load "negmax"))
+    end)
+    t:unless(small, build)
+  end)
+end
+
 -- The first tile: m comes from it. It is one that all lanes see, if there is any; if not, and its keys are not the
 -- first ones of all lanes, m comes from all tiles.
 local function lead_tile(K, group, ptrs, head)
@@ -150,6 +161,9 @@ local function lead_tile(K, group, ptrs, head)
       first_tile(true)
     end
   end)
+  if K.plan.attend_scheme.powers and group.keys.rises then
+    unless_small(K, group, ptrs, function() known_tile(K.plan.scores.masked) end)
+  end
 end
 
 -- A block of keys from tile `from` to stop - 1: the weights of those from `start` on, and its part of the context.

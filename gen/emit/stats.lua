@@ -11,8 +11,8 @@
 local expr = require "base.expr"
 
 -- { statistic, number of its row, its name in C, what it is }. max_start and max_end: where m may rise, sums start at
--- the one, and the other is added last. Where weights are powers, large_start is the offset of scores whose maximum is
--- large. top, fall and block_start are of the block at hand, before test and inverse of all are known.
+-- the one, and the other is added last. top, fall and block_start are of the block at hand, before test and inverse of
+-- all are known.
 local rows = {
   { "negmax", 0, "MINUS_MAX", "the maximum of the scores, negative" },
   { "sum", 1, "SUM", "the sum of the weights" },
@@ -29,7 +29,6 @@ local rows = {
   { "next_max_end", 7, "NEXT_MAX_END", "MAX_END of all tiles but the first" },
   { "lift", 8, "LIFT", "how far the maximum rises" },
   { "max_start", 9, "MAX_START", "the part of MINUS_MAX that sums of scores start at" },
-  { "large_start", 9, "LARGE_START", "START of scores whose maximum is large" },
   { "first", 10, "FIRST_KEY", "the first key that is seen" },
   { "place", 11, "PLACE", "the place of the query among the keys" },
   { "seen", 12, "SEEN", "how many keys are seen" },

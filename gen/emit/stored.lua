@@ -10,6 +10,7 @@
 local begin = require "emit.begin"
 local exp = require "tape.exp"
 local expr = require "base.expr"
+local powers = require "isa.powers"
 local score = require "score.init"
 local score_tiles = require "emit.score_tiles"
 local softmax = require "emit.softmax"
@@ -87,13 +88,13 @@ local function rescale(K, group, ptrs)
 end
 
 -- Puts a maximum that is subtracted from scores: as it is, or as weights that are powers have it.
-local function put_fall(K, w, name, m, load, put)
+local function put_fall(K, w, name, m, put)
   local t = K.t
   if not K.plan.attend_scheme.powers then return put("fall", m) end
   local from, small = weights.start_of_powers(t, w, name, m)
-  local start = t:op("sel", w, "near_start_" .. name, small, from, load "large_start")
+  local at_zero = t:op("set", w, "at_zero_" .. name, powers.offset)
   put("start", weights.start_or_infinite(t, w, name, from, small))
-  put("block_start", start)
+  put("block_start", t:op("sel", w, "near_start_" .. name, small, from, at_zero))
   put("fall", t:op("zero_if", w, "less_" .. name, small, m))
 end
 
@@ -104,7 +105,7 @@ local function stay(K, group, p)
     local known = load(from_m and "max_end" or "negmax")
     local m = K.t:op("sub", w, "m_" .. name, K.t:op("zero", w, "zero_" .. name), known)
     if from_m then return put("fall", m) end
-    put_fall(K, w, name, m, load, put)
+    put_fall(K, w, name, m, put)
   end)
 end
 
@@ -135,7 +136,7 @@ local function rise(K, w, name, load, put)
   local m = t:op("sel", w, "m_" .. name, below, old, top)
   put("lift", t:op("sub", w, "lift_" .. name, m, old))
   put("negmax", t:op("sub", w, "minus_m_" .. name, t:op("zero", w, "empty_" .. name), m))
-  put_fall(K, w, name, m, load, put)
+  put_fall(K, w, name, m, put)
   return below
 end
 

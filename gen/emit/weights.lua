@@ -99,8 +99,8 @@ end
 
 local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
--- Weights are powers of score * scale + start. Where m is small it is in start. The product of a large one and the scale
--- loses digits: it is subtracted from the score first, or start is infinite, and so are weights.
+-- Weights are powers of score * scale + start. Where m is small it is in start. The product of a large one and the
+-- scale loses digits: it is subtracted from the score first, or start is infinite, and so are weights.
 
 -- The start of lanes whose m is small, and whether it is.
 function M.start_of_powers(t, w, name, m, small)

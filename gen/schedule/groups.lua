@@ -157,7 +157,8 @@ function M.finish(plan)
     all.widest = math.max(all.widest, group.width)
     local kept = plan.whole_p and count or block_tiles -- tiles of weights
     all.weights_floats = math.max(all.weights_floats, kept * group.keys.words * group.width)
-    local scores = (block_tiles - 1) * rows + tiles.round_up(rows, plan.isa.tile or 1) -- tile registers are stored whole
+    -- Tile registers are stored whole.
+    local scores = (block_tiles - 1) * rows + tiles.round_up(rows, plan.isa.tile or 1)
     all.block_scores = math.max(all.block_scores, scores * group.width)
     all.kv_rows = math.max(all.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)

@@ -176,7 +176,6 @@ enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
 enum { SUM_BEFORE = 112 }; /* the sum before a block of keys */
 enum { LIFT = 128 }; /* how far the maximum rises */
-enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
 enum { SCORES = 160 }; /* the stored scores of a block */
 
 /* The nearest bfloat16 of a and b in pairs. */
@@ -706,29 +705,6 @@ static NOINLINE void scores_first_then_rest_32x2of16(float *sums, const bf16_pai
   tile_store(C00, sums, 16);
 }
 
-/* Weights exp2(score - maximum) of some keys, added to the sum. */
-static NOINLINE void scores_last_2x2of16(float *sums, float *stats, bf16_pair *p) {
-  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 start_c0 = _mm512_loadu_ps(stats + START);
-  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
-  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
-  const __m512 x_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
-  const __m512 x_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
-  const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
-  _mm512_storeu_ps(p, pair_r0_c0);
-  const __m512 start_r0_c0 = _mm512_setzero_ps();
-  const __m512 ones_r0_c0 = _mm512_set1_ps(1.00193787f);
-  const __m512 sum_r0_c0 = _mm512_dpbf16_ps(start_r0_c0, (__m512bh)pair_r0_c0,
-      (__m512bh)ones_r0_c0);
-  UNROLL(15) for (ptrdiff_t none = 1; none < 16; ++none) {
-    const __m512 none_c0 = _mm512_setzero_ps();
-    _mm512_storeu_ps(p + 16 * none, none_c0);
-  }
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
-  const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
-  _mm512_storeu_ps(stats + SUM, total_c0);
-}
-
 /* Stores scores of some keys, and their maximum. */
 static NOINLINE void scores_stored_32x2of16(float *s, float *stats) {
   __m512 acc_c0[32];
@@ -945,11 +921,11 @@ static NOINLINE void rising_2of16(const bf16_pair *q, const bf16_pair *k, bf16_p
     const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
     const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
     const __m512 from_c0 = _mm512_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
-    const __m512 large_start_c0 = _mm512_loadu_ps(stats + LARGE_START);
-    const __m512 near_start_c0 = _mm512_mask_blend_ps(small_c0, large_start_c0, from_c0);
+    const __m512 at_zero_c0 = _mm512_set1_ps(32488.5f);
     const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
     const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
     _mm512_storeu_ps(stats + START, start_c0);
+    const __m512 near_start_c0 = _mm512_mask_blend_ps(small_c0, at_zero_c0, from_c0);
     _mm512_storeu_ps(stats + BLOCK_START, near_start_c0);
     const __m512 less_c0 = _mm512_maskz_mov_ps((__mmask16)~small_c0, m_c0);
     _mm512_storeu_ps(stats + FALL, less_c0);
@@ -966,6 +942,29 @@ static NOINLINE void rising_2of16(const bf16_pair *q, const bf16_pair *k, bf16_p
     weights_2x2of16(stats + SCORES + 512 * bound + 512 * tile - 512 * from, stats,
         p + 256 * bound + 256 * tile - 256 * from);
   }
+}
+
+/* Weights exp2(score - maximum) of some keys, added to the sum. */
+static NOINLINE void scores_last_2x2of16(float *sums, float *stats, bf16_pair *p) {
+  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
+  const __m512 start_c0 = _mm512_loadu_ps(stats + START);
+  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
+  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
+  const __m512 x_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
+  const __m512 x_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
+  const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
+  _mm512_storeu_ps(p, pair_r0_c0);
+  const __m512 start_r0_c0 = _mm512_setzero_ps();
+  const __m512 ones_r0_c0 = _mm512_set1_ps(1.00193787f);
+  const __m512 sum_r0_c0 = _mm512_dpbf16_ps(start_r0_c0, (__m512bh)pair_r0_c0,
+      (__m512bh)ones_r0_c0);
+  UNROLL(15) for (ptrdiff_t none = 1; none < 16; ++none) {
+    const __m512 none_c0 = _mm512_setzero_ps();
+    _mm512_storeu_ps(p + 16 * none, none_c0);
+  }
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + SUM);
+  const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
+  _mm512_storeu_ps(stats + SUM, total_c0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
@@ -1026,8 +1025,6 @@ static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf
   {
     const __m512 empty_c0 = _mm512_setzero_ps();
     _mm512_storeu_ps(stats + SUM, empty_c0);
-    const __m512 large_start_c0 = _mm512_set1_ps(32488.5f);
-    _mm512_storeu_ps(stats + LARGE_START, large_start_c0);
   }
   rising_2of16(q, k, p, stats, o, 0, 0, 0, 1, 1);
   rising_2of16(q, k, p, stats, o, 0, 0, 1, 1, 2);
@@ -1090,9 +1087,23 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   scores_first_then_rest_32x2of16(sums, keys + 512, q_pairs, stats, weights);
   {
     const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
+    const __m512 none_c0 = _mm512_setzero_ps();
+    const __m512 minus_c0 = _mm512_sub_ps(none_c0, negmax_c0);
+    const __m512 size_c0 = _mm512_max_ps(negmax_c0, minus_c0);
+    const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
+    const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+    const int are_small_c0 = small_c0 == 0xFFFF;
+    if (!are_small_c0) {
+      {
+        const __m512 empty_c0 = _mm512_setzero_ps();
+        _mm512_storeu_ps(stats + SUM, empty_c0);
+      }
+      rising_2of16(q_pairs, keys, weights, stats, head_context, 0, 0, 0, 1, 1);
+    }
+  }
+  {
+    const __m512 negmax_c0 = _mm512_loadu_ps(stats + MINUS_MAX);
     _mm512_storeu_ps(stats + FIRST_MAX, negmax_c0);
-    const __m512 large_start_c0 = _mm512_set1_ps(1.70141183e+38f);
-    _mm512_storeu_ps(stats + LARGE_START, large_start_c0);
   }
   {
     const __m512 sum_before_c0 = _mm512_loadu_ps(stats + SUM);

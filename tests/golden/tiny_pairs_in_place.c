@@ -177,7 +177,6 @@ enum { INVERSE = 48 }; /* 1 over the sum */
 enum { FALL = 48 }; /* what is subtracted from stored scores */
 enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
 enum { START = 96 }; /* what is added to a scaled score */
-enum { LARGE_START = 144 }; /* START of scores whose maximum is large */
 enum { SCORES = 160 }; /* the stored scores of a block */
 
 /* The nearest bfloat16 of a and b in pairs. */
@@ -505,11 +504,11 @@ static NOINLINE void known_2of16(const bf16_pair *q, const bf16_pair *k, bf16_pa
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
-  const __m256 large_start_c0 = _mm256_loadu_ps(stats + LARGE_START);
-  const __m256 near_start_c0 = _mm256_mask_blend_ps(small_c0, large_start_c0, from_c0);
+  const __m256 at_zero_c0 = _mm256_set1_ps(32488.5f);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
   const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
   _mm256_storeu_ps(stats + START, start_c0);
+  const __m256 near_start_c0 = _mm256_mask_blend_ps(small_c0, at_zero_c0, from_c0);
   _mm256_storeu_ps(stats + BLOCK_START, near_start_c0);
   const __m256 less_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, m_c0);
   _mm256_storeu_ps(stats + FALL, less_c0);
@@ -552,8 +551,6 @@ static NOINLINE void safe_2of16(const bf16_pair *q, const bf16_pair *k, const bf
   {
     const __m256 empty_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(stats + SUM, empty_c0);
-    const __m256 large_start_c0 = _mm256_set1_ps(32488.5f);
-    _mm256_storeu_ps(stats + LARGE_START, large_start_c0);
   }
   known_2of16(q, k, p, stats, 0, 0, 1);
   {

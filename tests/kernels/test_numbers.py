@@ -86,6 +86,15 @@ def test_peaky_scores_are_made_once(programs, isa, config):
     assert 0 < result["rescale"] <= result["rising"] > calm["rising"]
 
 
+def test_large_scores_of_pairs_are_made_once(programs):
+    """Where weights are powers of bf16, the product of a maximum above 2^22 and their scale loses digits."""
+    if not native("avx512_bf16") or not runs("avx512_bf16"):
+        pytest.skip("no avx512_bf16 here")
+    for spread in 1e6, 1e7, 1e12:
+        result = told(programs("avx512_bf16", "bf16"), spread)
+        assert result["safe"] == 0 and result["finite"], (spread, result)
+
+
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
 def test_a_maximum_is_found_again(isa):
     """Huge scores of operands in bf16: a product half way between two floats is rounded by what its sum begins with. A
