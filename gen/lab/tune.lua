@@ -7,6 +7,7 @@
 
 local config = require "options.config"
 local generate = require "kernel.generate"
+local groups = require "schedule.groups"
 local plan_of = require "plan.init"
 local same = require "lab.same"
 
@@ -16,8 +17,8 @@ local M = {}
 
 local function tile_rows(cfg, order) return plan_of.scheme(cfg).rows[order] end
 
--- The keys that are searched, and their values: a list, or a function of the config. Keys that would cost
--- accuracy (longer chains, see base/measured_choices.lua) are not here.
+-- The keys that are searched, and their values: a list, or a function of the config. `k_block` is not here: no value
+-- that the bound on the error allows takes less time (base/measured_choices.lua).
 local function rows_of(order)
   return function(cfg)
     local values = {}
@@ -40,9 +41,10 @@ local function head_blocks(cfg)
   return values
 end
 
--- Where operands are rounded, what a longer chain adds to the error does not show.
 local function key_blocks(cfg)
-  return plan_of.scheme(cfg, "attend_dtype").b.round and { 16, 32, 64, 128, 256, 512 } or { 16, 32, 64 }
+  local values, most = { 16 }, groups.most_keys(plan_of.scheme(cfg, "attend_dtype")) or 512
+  while values[#values] < most do values[#values + 1] = 2 * values[#values] end
+  return values
 end
 
 M.dimensions = {
@@ -51,8 +53,7 @@ M.dimensions = {
   { "q_lanes", { "queries", "columns" } }, { "qkv", { "separate", "joint" } },
   { "kv_vectors", vectors_of "rows" }, { "kv_rows", rows_of "rows" },
   { "out_vectors", vectors_of "columns" }, { "out_rows", rows_of "columns" },
-  { "head_block", head_blocks }, { "key_block", key_blocks }, { "k_block", { 64, 128, 256 } },
-  { "fetch", { "none", "panels", "shares", "ahead" } },
+  { "head_block", head_blocks }, { "key_block", key_blocks }, { "fetch", { "none", "panels", "shares", "ahead" } },
   { "unroll", { "auto", "tile", "k" } }, { "fold", { "auto", "off" } },
 }
 

@@ -23,7 +23,7 @@ M.integer = {
   fields = { "min", "max" },
   rule = function(row)
     local what = row.step and ("a multiple of %d"):format(row.step) or "an integer"
-    return ("must be %s from %d to %d"):format(what, row.min, row.max)
+    return ("must be %s from %d to %d%s"):format(what, row.min, row.max, row.why and ": " .. row.why or "")
   end,
   accept = function(row, value)
     local integer = math.type(value) and math.tointeger(value)

@@ -25,6 +25,7 @@
 --   weights     pointers of mhagen_weights that packing then needs
 --   fill        pointers of mhagen_args that filling the cache then needs
 --   idle        (plan): why the option has no effect in this plan, or nil
+--   why         end of the message about a value outside min and max
 --   draw        how tests/fuzz.py draws it, see below
 --
 -- excludes: the option must have its default, or one of the values `unless`, with

@@ -171,6 +171,11 @@ local function config_of(cfg)
                  per_cycle = 2.0 * isa.lanes, -- flops at one FMA of a full vector a cycle
                  whole_p = #graph.sheets(cfg) > 0 } -- the weights of all keys are kept, not of a block
   if not facts then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
+  local most = groups.most_keys(plan.attend_scheme)
+  if most and cfg.key_block and cfg.key_block > most then
+    refuse("key_block", cfg.key_block, ("must be at most %d with attend_dtype = %s: "
+      .. "longer sums may err by more than mhagen_kernel.error"):format(most, cfg.attend_dtype))
+  end
   return plan
 end
 

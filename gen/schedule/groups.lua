@@ -121,6 +121,9 @@ function M.plan(plan, list, hb, macs)
   return best, best_cost
 end
 
+-- Most keys that the schedule may put into a block, or nil. In float32 longer sums of equal terms show their roundings.
+function M.most_keys(scheme) return not scheme.b.round and ways.list.outer.key_block or nil end
+
 -- Most keys of a block.
 function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend_scheme).key_block end
 

@@ -52,7 +52,8 @@ INT = "must be an integer from"
     ("seq=18446744073709551617", f"{INT} 1 to 65536"),
     ("seq=" + "9" * 4000, f"9...: {INT} 1 to 65536"),
     ("seq=" + "9" * 100000, "argument longer than 4096 characters"),
-    ("k_block=15", f"k_block = 15: {INT} 16 to 4096"),
+    ("k_block=15", f"k_block = 15: {INT} 16 to 256: longer sums may err by more than mhagen_kernel.error"),
+    ("k_block=257", f"k_block = 257: {INT} 16 to 256: longer sums may err by more than mhagen_kernel.error"),
     ("causal=yes", "causal = yes: must be true or false"),
     ("causal=1", "causal = 1: must be true or false"),
     ("isa=avx", f"isa = avx: must be one of {', '.join(ISAS)}, several of one machine with +, or one of x86, arm, "
@@ -309,6 +310,16 @@ MERGED = "h=1 d_model=24 dk=32 seq=19 isa=avx2"
 def test_schedule_keys_without_effect(words, message):
     """What nothing obeys is refused; tests/unit/unit_plan.lua tries all keys."""
     assert_refused(run("explain", *words.split()), "config: " + message)
+
+
+@pytest.mark.parametrize("dtype, most", [("f32", 64), ("bf16", 4096)])
+def test_long_blocks_of_keys(dtype, most):
+    """Only sums of rounded operands may be longer: in float32 their own roundings show."""
+    words = f"h=2 d_model=24 dk=4 seq=5000 isa=avx2 attend_dtype={dtype}".split()
+    assert run("explain", *words, f"key_block={most}").returncode == 0
+    message = "must be at most 64 with attend_dtype = f32: longer sums may err by more than mhagen_kernel.error\n"
+    refused = f"key_block = {most + 1}: " + (message if dtype == "f32" else "must be an integer from 1 to 4096\n")
+    assert_refused(run("explain", *words, f"key_block={most + 1}"), "config: " + refused)
 
 
 def reasons(words):
