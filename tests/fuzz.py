@@ -213,7 +213,11 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
                 dict(h=16, d_model=5, dk=1, dv=1024, seq=20, seq_kv=3, attention="cross", fold="off"),  # blocks of Y
                 dict(h=5, d_model=700, dk=65, seq=20), dict(h=3, d_model=60, dk=30, seq=70, fetch="shares"),
                 base(batch=9, kv_len="true"), base(batch=17, causal="true", probs="true"),
-                {**MICRO, "batch": 9}]
+                {**MICRO, "batch": 9},
+                # Scores in chunks: with masks, all written out, of one query.
+                *(dict(h=1, d_model=5, dk=37, k_block=16, fold="off", **extra) for extra in (
+                    dict(seq=40, causal="true", kv_len="true"), dict(seq=9, unroll="k"), dict(seq=5, unroll="full"),
+                    dict(seq=1, seq_kv=70, attention="cross", probs="true")))]
     # Keys and values that are not projected, because of wide heads and of few queries.
     for shape in (dict(h=1, d_model=24, dk=32, seq=19), dict(h=3, d_model=7, dk=13, dv=5, seq=37, batch=2),
                   dict(h=1, d_model=600, dk=304, seq=3),

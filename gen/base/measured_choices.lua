@@ -322,6 +322,11 @@ return {
                  { "k_block=64", "Zen 5: minilm 2 % slower, bert_base_128 0.6 %; errors a third smaller" },
                  { "all tiles for one block of steps, then for the next",
                    "bert_base_128 1.5 % slower, xformer_base 1 %" } } },
+  { "score_chunks", "scores of more than 512 steps are added in chunks of up to 256",
+    "a score is as long as the model is wide where Wk is applied to the queries; its error is that of its weight",
+    rejected = { { "one chain", "error of one query of 32 heads, 64 keys: 7.5e-7 with d_model 512, 9.9e-7 with " ..
+                   "1024, 1.3e-6 with 2048, instead of 5 to 6e-7; Zen 5: 1024_32_64_4 and 640_1_640_64 as fast" },
+                 { "K projected where d_model is above 512", "up to 20 times the multiply-adds of one query" } } },
   { "two_vectors", "two vectors of queries where sums are long",
     "10x2 tiles load 12 operands for 20 FMAs, 22x1 tiles 23 for 22",
     rejected = { { "query_vectors=1", "slower: bert_base_128 by 1.5 %, bert_base_512 by 0.7 %, " ..

@@ -116,6 +116,15 @@ local function joined(t, tile, sums)
   return finish and finish(t, tile, sums[1]) or sums[1]
 end
 
+-- Moves the pointers of A and B by n K steps.
+local function advance(t, tile, n)
+  t:bump(tile.a.p, n * tile.a.k_stride)
+  t:bump(tile.b.p, n // tiles.in_step(tile.scheme) * tile.b.k_stride)
+  for _, moving in ipairs(tile.b.moving or {}) do
+    t:bump(moving.p, n // tiles.in_step(tile.scheme) * moving.k_stride)
+  end
+end
+
 -- The K steps of a tile in a loop of blocks.
 local function in_loop(t, tile, sums)
   choices.add(t.why, "loops")
@@ -123,11 +132,7 @@ local function in_loop(t, tile, sums)
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
-    t:bump(tile.a.p, tile.unroll * tile.a.k_stride)
-    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.k_stride)
-    for _, moving in ipairs(tile.b.moving or {}) do
-      t:bump(moving.p, tile.unroll // tiles.in_step(tile.scheme) * moving.k_stride)
-    end
+    advance(t, tile, tile.unroll)
   end)
   if not tile.blocks then
     block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
@@ -141,10 +146,57 @@ local function name_of_sums(tile)
   return ("%s_%dx%d"):format(tile.name or "sums", tile.rows, lanes)
 end
 
+-- The accumulators of a tile: sums[chain][r][c], called `word`; none yet if the first products start them.
+local function started(t, tile, word, by_products)
+  local sums, chains, zero = {}, tile.chains or 1, M.from_zero(t, tile.scheme)
+  for i = 1, chains do
+    local start = i == 1 and tile.init or i > 1 and tile.rest or zero
+    sums[i] = {}
+    for r = 0, rows_of_sums(tile) - 1 do
+      sums[i][r] = {}
+      for c, v in ipairs(by_products and {} or tile.vecs) do
+        local name = ("%s_r%d_c%d%s"):format(word, r, c - 1, chains > 1 and "_s" .. i - 1 or "")
+        sums[i][r][c] = start(r, c, v.w, name)
+      end
+    end
+  end
+  return sums
+end
+
+-- A tile whose sums are long: those of each chunk of K steps begin at zero, and are added to the tile's.
+local function in_chunks(t, tile)
+  local chunks = tile.chunks
+  local function of_tile(fields) return setmetatable(fields, { __index = tile }) end
+  local acc = started(t, of_tile { chains = 1 }, "acc")[1]
+  local function add(n)
+    local part = of_tile { steps = n, init = false, rest = false }
+    local sums = started(t, part, "part")
+    local behind = n
+    if n <= part.unroll then
+      block(t, part, sums, n, 0)
+    else
+      in_loop(t, part, sums)
+      behind = n % part.unroll
+    end
+    if behind > 0 then advance(t, part, behind) end
+    local total = joined(t, part, sums)
+    for r = 0, rows_of_sums(tile) - 1 do
+      for c in ipairs(tile.vecs) do t:update(acc[r][c], tile.scheme.does.add, acc[r][c], total[r][c]) end
+    end
+  end
+  t:open(name_of_sums(tile), "Adds the products of all K steps to the sums of a tile, chunk by chunk.")
+  local equal = chunks.last == chunks.size and chunks.count or chunks.count - 1
+  t:loop("chunk", equal, function() add(chunks.size) end)
+  if equal < chunks.count then t:scope(function() add(chunks.last) end) end
+  t:close()
+  return acc
+end
+
 -- Records a register tile and returns acc[r][c], r from 0, c from 1. tile:
 --   scheme        of the ISA
 --   rows, vecs    vecs { {w=} .. }
 --   steps         K, a literal; or blocks, a run-time number of K blocks
+--   chunks        of the steps, as schedule/cut.lua has them, whose sums are added; nil: all steps are one sum
 --   unroll        K steps of a block
 --   name          of what equal tiles share
 --   chains        sums that the steps go to in turn, 1 if missing
@@ -160,19 +212,10 @@ end
 function M.tile(t, tile)
   local whole_tile = way_of(tile).tile
   if whole_tile then return whole_tile(t, tile) end
-  local sums, zero = {}, M.from_zero(t, tile.scheme)
-  local init, rest, whole = tile.init or zero, tile.rest or zero, not tile.blocks and tile.steps <= tile.unroll
+  if tile.chunks then return in_chunks(t, tile) end
+  local whole = not tile.blocks and tile.steps <= tile.unroll
   local starting = whole and not tile.init and tile.scheme.starts
-  for i = 1, tile.chains or 1 do
-    sums[i] = {}
-    for r = 0, rows_of_sums(tile) - 1 do
-      sums[i][r] = {}
-      for c, v in ipairs(starting and {} or tile.vecs) do
-        local name = ("acc_r%d_c%d%s"):format(r, c - 1, tile.chains and tile.chains > 1 and "_s" .. i - 1 or "")
-        sums[i][r][c] = (i == 1 and init or rest)(r, c, v.w, name)
-      end
-    end
-  end
+  local sums = started(t, tile, "acc", starting)
   t:open(name_of_sums(tile), "Adds the products of all K steps to the sums of a tile.")
   if whole then
     block(t, tile, sums, tile.steps, 0, starting)

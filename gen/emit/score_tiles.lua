@@ -5,6 +5,7 @@
 --   record(K, group, ptrs, tile)          a tile
 --   weigh(K, group, ptrs, tile)           the weights of a tile whose scores are stored
 
+local choices = require "base.choices"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local statistics = require "emit.stats"
@@ -19,10 +20,18 @@ function M.buffered(K) return ways.of(K.plan.attend_scheme).buffered end
 -- K steps of scores.
 local function depth_of(plan) return tiles.words(plan.attend_scheme, plan.attend.depth) end
 
+-- K steps of one chain of a score.
+local function chain_of(plan)
+  local chunks = tiles.score_chunks(plan.attending, depth_of(plan))
+  return chunks and chunks.size or depth_of(plan)
+end
+
 -- The product of so many rows of keys with the queries of a group, as gemm.tile has it.
 local function product_of(plan, group, rows, k, q, unroll)
-  return { scheme = plan.attend_scheme, name = "score_sums", rows = rows, vecs = group.vecs, steps = depth_of(plan),
-           unroll = unroll, a = { p = k, row = plan.attend.keys.row, k_stride = 1 },
+  local steps = depth_of(plan)
+  return { scheme = plan.attend_scheme, name = "score_sums", rows = rows, vecs = group.vecs, unroll = unroll,
+           steps = steps, chunks = tiles.score_chunks(plan.attending, steps),
+           a = { p = k, row = plan.attend.keys.row, k_stride = 1 },
            b = { p = q, k_stride = group.width } }
 end
 
@@ -53,7 +62,8 @@ function M.record(K, group, ptrs, tile)
   local followed = not ahead and "" or not next and "_last" or next.rows < group.keys.rows and "_then_rest" or ""
   local word = pass.word .. (tile.edge and "_masked" or "") .. followed
   K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
-    local unroll, chains = K:summing(plan.attend_scheme, rows, #group.vecs, depth_of(plan), tile.edge)
+    if chain_of(plan) < depth_of(plan) and not plan.cfg.k_block then choices.add(K.t.why, "score_chunks") end
+    local unroll, chains = K:summing(plan.attend_scheme, rows, #group.vecs, chain_of(plan), tile.edge)
     local one = product_of(plan, group, rows, p.k, p.q, unroll)
     one.group, one.pass, one.chains, one.scores, one.key, one.edge = group, pass, chains, scores, p.key, tile.edge
     one.test, one.reads, one.out, one.stats = plan.attend.test_scores, p, p.p, p.stats
@@ -85,7 +95,7 @@ function M.products(K, group, ptrs, key, rows)
   K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
-    local unroll = K:summing(plan.attend_scheme, rows, #group.vecs, depth_of(plan))
+    local unroll = K:summing(plan.attend_scheme, rows, #group.vecs, chain_of(plan))
     M.buffered(K).products(K.t, product_of(plan, group, rows, p.k, p.q, unroll), p.sums)
   end)
 end

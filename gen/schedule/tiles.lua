@@ -17,6 +17,9 @@ M.LONG = 256
 -- K steps in a round of a tile's loop; a divisor of the number of steps near it is better.
 M.LOOP_STEPS = 4
 
+-- Most steps of scores in float32 that are one chain. Longer sums are added chunk by chunk.
+local ONE_CHAIN = 512
+
 -- Row tiles of a panel that tile registers make together: while their sums are kept, a chunk of the panel stays in the
 -- nearest cache.
 M.TOGETHER = 4
@@ -115,6 +118,12 @@ function M.k_chunks(target, steps, rounded)
   local chunks = cut.pieces(steps, math.min(steps, size))
   chunks.group = quant.group or target.scheme.row_group
   return chunks
+end
+
+-- The chunks of the sums of scores, or nil where they are one chain.
+function M.score_chunks(target, steps)
+  if target.scheme.b.round or steps <= (target.cfg.k_block or ONE_CHAIN) then return nil end
+  return cut.chunks(steps, target.k_block, M.LOOP_STEPS)
 end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:

@@ -239,10 +239,11 @@ function M.stack(plan, stage)
 end
 
 function M.describe(plan, stage)
-  local lines = {}
+  local lines, chunks = {}, tiles.score_chunks(plan.attending, stage.depth)
+  local depth = chunks and wording.chain(chunks) or "k" .. stage.depth
   for _, group in ipairs(plan.groups) do
     lines[#lines + 1] = { "attend", attention.queries_text(plan, group) }
-    lines[#lines + 1] = { "", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, stage.depth,
+    lines[#lines + 1] = { "", ("scores %dx%d %s | context %s k%d"):format(group.keys.rows, group.used, depth,
       wording.runs(group.context, group.used), math.min(plan.cfg.seq_kv, group.keys.block_tiles * group.keys.rows)) }
   end
   return lines

@@ -93,6 +93,11 @@ def test_row(tmp_path):
     assert list(config)[:6] == ["h", "h_kv", "d_model", "dk", "dv", "seq"] and "kv_rows" not in config
 
 
+def test_error_of_long_scores(tmp_path):
+    """Wk is applied to two queries, so their scores are sums over d_model."""
+    sane(bench_row(tmp_path, "isa=scalar", *"h=16 d_model=2048 dk=16 seq=2 seq_kv=33 attention=cross".split()))
+
+
 @pytest.mark.parametrize("config", [
     "dv=9 seq=19 attention=cross seq_kv=23 causal=true kv_len=true probs=true batch=3 unroll=tile",
     "seq=19 kv_start=true q_len=true mask=add mask_dims=hqk scores=masked alibi=true sink=true batch=2",
