@@ -111,13 +111,25 @@ return {
     rejected = { { "q_lanes=queries", "slower: one query by 42 % (d_model 139, 3 heads), three by 24 %; " ..
                    "bert_base_512 by 1.9 %, kwt3 by 1.4 %, deit_s by 1.3 %, odd by 0.9 %, whisper_tiny by 0.8 %, " ..
                    "small and bert_base_128 by 0.4 %; merged weights: one query by 49 %, kwt1 by 0.9 %" },
+                 { "the cheaper lanes by the model", "Zen 5, slower: 512_8_64_24 by 7 %, deit_s by 3, 384_12_32_32 " ..
+                   "by 1.3; xformer_base as fast, on avx2 64_4_16_32, 192_3_64_32 and 384_6_64_48; in one product of " ..
+                   "all: 40_3_12_16 and on avx2 100_5_20_48 as fast, 40_3_12_32 1 % faster, on avx2 100_5_20_16 3 %" },
+                 { "q_lanes=queries with other rows of tiles", "Zen 5: small 2.3 % faster with q_lanes=queries q_rows=8, " ..
+                   "which tune finds; minilm as fast, deit_ti and kwt1 2 % slower, odd 5" },
                  { "the same of weights from far (cpu.lua), where the model has it at most 2 % cheaper",
                    "Granite Rapids, slower: one query by 60 % (300_5_60), 13 (2048_32_64) and 3 (1024_16_64); with " ..
                    "fetch=ahead 768_12_64_10 and 512_8_64_8 by 5, 768_12_64_5 and 512_8_64_2 by 4; 512_8_64_4 1 % " ..
                    "faster" } } },
   { "q_queries", "lanes are queries in the query projection",
     "one vector of queries stays in the nearest cache, or the model finds fewer cycles",
-    rejected = { { "q_lanes=columns", "slower: micro by 0.7 %, 16 queries of d_model 64 by 0.5 %" } } },
+    rejected = { { "q_lanes=columns", "slower: micro by 0.7 %, 16 queries of d_model 64 by 0.5 %; Zen 5: the same; " ..
+                   "merged: 48_2_48_48 by 0.8 %, _98 as fast, on avx2 2.6 % faster; avx2: 192_3_64_8 and " ..
+                   "384_12_32_8 as fast" },
+                 { "the same for half a vector of queries", "Zen 5, avx512, 8 queries slower: of 32_4_8 by 17 %, " ..
+                   "64_4_16 by 22, 192_3_64, 384_6_64 and 768_12_64 by 27, 384_12_32 by 24" },
+                 { "q_rows=8 and 12", "Zen 5: micro as fast; four queries with Wk applied to them 1.5 % slower" },
+                 { "q_rows=3 in plain C", "Zen 5, small: gcc 12 11 % faster, clang 14 33 % slower; out_rows=3: 18 % " ..
+                   "faster and 12 slower; deit_ti and minilm with gcc 10 and 16 % faster" } } },
   { "pinned", "a vector that two or three FMAs use is pinned in a register",
     "left to it, gcc reads it from memory for each of them, and one load of 64 bytes a cycle is all there is",
     rejected = { { "left to the compiler", "three queries 18 % slower, two 12 %; with clang as fast" } } },

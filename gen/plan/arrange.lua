@@ -72,11 +72,14 @@ local function choose_head_block(plan, list, lanes, in_one)
   return best
 end
 
--- What the cost of lanes over columns in the query projection may be, of that of lanes over queries: the
--- model does not know that X needs no transposition then, nor that one vector of queries is in the nearest
--- cache all the time. Merged weights have X transposed once for all heads, but the queries of each. With one product
--- of all (joint) the transposition is counted, and still lanes over columns are faster than the model has them. One
--- vector of queries that waits for weights from far has these read in longer pieces by them.
+-- Lanes over columns are taken in the query projection where their cost, of that of lanes over queries, is below this.
+-- The figures are in base/measured_choices.lua, q_columns and q_queries.
+--   one_vector   a vector of queries is in the nearest cache all the time, which the model does not know; not where the
+--                queries fill a narrower vector
+--   several      X needs no transposition, which the model does not count
+--   merged       X is transposed once for all heads, but the queries of each
+--   joint        with one product of all, where the transposition is counted
+--   far          at most one vector of queries waits for weights, which lanes over columns read in longer pieces
 local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98, joint = 1.08, far = 1.02 }
 
 -- The best of the lanes that are possible, with products of their own, or (in_one) with one. Beside one product of K, V
@@ -92,7 +95,9 @@ local function choose_lanes(plan, list, possible, in_one)
     return columns.cost < COLUMNS.joint * (queries.cost + transpose.cost(plan)) and columns or queries
   end
   local waits = tiles.far(plan, cfg.seq) and (cfg.seq == 1 or fetch.kind(plan) == "ahead") and not projected.merged
-  local most = cfg.seq <= plan.isa.lanes and (waits and COLUMNS.far or COLUMNS.one_vector)
+  local one, narrow = cfg.seq <= plan.isa.lanes, plan.isa.widths[2]
+  local narrower = narrow and cfg.seq == narrow.lanes
+  local most = one and waits and COLUMNS.far or one and not narrower and COLUMNS.one_vector
     or projected.merged and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
   return columns.cost < most * queries.cost and columns or queries
 end

@@ -115,6 +115,8 @@ return function(check)
   for _, case in ipairs {
     { "h=12 d_model=384 dk=32 seq=128 isa=avx512", "columns" },
     { "h=12 d_model=384 dk=32 seq=128 isa=avx512 q_rows=4", "queries" },
+    { "h=3 d_model=192 dk=64 seq=8 isa=avx512", "columns" },
+    { "h=3 d_model=192 dk=64 seq=8 isa=avx2", "queries" },
     { "h=2 d_model=24 dk=32 seq=5 isa=avx512", "columns" },
     { "h=2 d_model=24 dk=32 seq=5 isa=avx512 head_block=2", "queries" },
     { "h=2 d_model=24 dk=32 seq=16 isa=avx512", "queries" },
