@@ -112,10 +112,11 @@ return {
                    "bert_base_512 by 1.9 %, kwt3 by 1.4 %, deit_s by 1.3 %, odd by 0.9 %, whisper_tiny by 0.8 %, " ..
                    "small and bert_base_128 by 0.4 %; merged weights: one query by 49 %, kwt1 by 0.9 %" },
                  { "the cheaper lanes by the model", "Zen 5, slower: 512_8_64_24 by 7 %, deit_s by 3, 384_12_32_32 " ..
-                   "by 1.3; xformer_base as fast, on avx2 64_4_16_32, 192_3_64_32 and 384_6_64_48; in one product of " ..
-                   "all: 40_3_12_16 and on avx2 100_5_20_48 as fast, 40_3_12_32 1 % faster, on avx2 100_5_20_16 3 %" },
-                 { "q_lanes=queries with other rows of tiles", "Zen 5: small 2.3 % faster with q_lanes=queries q_rows=8, " ..
-                   "which tune finds; minilm as fast, deit_ti and kwt1 2 % slower, odd 5" },
+                   "by 1.3; xformer_base as fast, on avx2 64_4_16_32, 192_3_64_32 and 384_6_64_48; in one product " ..
+                   "of all: 40_3_12_16 and on avx2 100_5_20_48 as fast, faster: 40_3_12_32 by 1 %, on avx2 " ..
+                   "100_5_20_16 by 3" },
+                 { "q_lanes=queries with other rows of tiles", "Zen 5: small 2.3 % faster with q_rows=8, which " ..
+                   "tune finds; minilm as fast, deit_ti and kwt1 2 % slower, odd 5" },
                  { "the same of weights from far (cpu.lua), where the model has it at most 2 % cheaper",
                    "Granite Rapids, slower: one query by 60 % (300_5_60), 13 (2048_32_64) and 3 (1024_16_64); with " ..
                    "fetch=ahead 768_12_64_10 and 512_8_64_8 by 5, 768_12_64_5 and 512_8_64_2 by 4; 512_8_64_4 1 % " ..
@@ -369,6 +370,10 @@ return {
   { "loop_steps", "rounds of four K steps, or of a divisor of their number near four",
     "no K steps are left behind the loop",
     rejected = { { "unroll=full on micro", "12 % slower: 77 KB of text against 14" },
+                 { "unroll=k", "Zen 5: small 12 % slower, odd 3 %, micro as fast; machine code of 54, 161 and 27 KB " ..
+                   "instead of 17, 36 and 13" },
+                 { "unroll=tile", "Zen 5: micro, small, odd, kwt1, kwt3 and minilm as fast within 0.5 %; avx2: " ..
+                   "micro 0.7 % faster, small and odd 0.5 % slower; machine code 0 to 4 % shorter" },
                  { "straight code for sums of up to 32 steps in tiles of up to 400 FMAs",
                    "Zen 5: 1 head of 16, 20 queries, d_model 32 6 % slower; micro 1.4, odd 1, small as fast; avx2, " ..
                    "and micro and small with clang, from 0.7 % slower to 0.4 % faster" },
