@@ -1,4 +1,4 @@
--- What `native` means on this machine: by key, a function of the config's values, of which some may be missing.
+-- What `native` means on this machine: { key = function of the config's values }. Some values may be missing.
 
 local host = require "host"
 local build = require "command.build"

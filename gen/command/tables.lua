@@ -1,4 +1,4 @@
--- Tables of rope of a model that are apart from packed weights: which layers have such, and their files.
+-- A model's tables of rope outside of its packed weights: which layers have some, and their files.
 --
 --   place(layers, given)           gives the user's rope_tables to layers with rope
 --   choose(layers, given, reconfigured)   takes tables out where they are half of what is packed; reconfigured(layer):

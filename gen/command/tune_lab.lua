@@ -1,7 +1,9 @@
 -- The laboratory of `tune`: builds and times in a directory, and keeps what it has measured in log.jsonl.
 --
---   new(dir, args)   the laboratory that lab/tune.lua asks; besides trace, the paired runs; machine(), its measured
---                    facts; least, the budget that would have been enough
+--   new(dir, args)   the laboratory that lab/tune.lua asks. It has three more fields:
+--     trace          the paired runs
+--     machine()      the measured facts of this machine
+--     least          the budget that would have been enough
 --   bug(candidate, what, ...)      prints a bug of mhagen, which the user is asked to report
 --   output_of(words, seconds)      runs a command
 

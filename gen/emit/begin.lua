@@ -6,7 +6,7 @@
 --   known, next, next_attempt(t, plan, w, name, load, put)    put the statistics, by load and put of statistics.each
 --     known               of a first tile behind these
 --     next                of the tiles behind a first one
---     next_attempt        of these in another attempt
+--     next_attempt        of the same tiles in another attempt
 
 local M = {}
 

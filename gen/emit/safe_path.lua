@@ -15,8 +15,7 @@ local M = {}
 local function has_two_parts(K, group) return group.keys.tiles > 1 and begin.from_maximum(K.plan) end
 
 -- The sum of a lane. It becomes infinite where a lane sees a key and its sum is below the least one. Then the maximum
--- was too far above all scores: it rose too far, or it was one of sums from zero, and rounding put it there. Other
--- lanes have a weight of 1 at least.
+-- was too far above all scores, since sums from zero had other roundings. Other lanes have a weight of 1 at least.
 local function sum_of(K, w, name, load)
   local t, scores = K.t, K.plan.scores
   local sum = load "sum"

@@ -1,4 +1,4 @@
--- Plain C: one lane, any machine; also the version to read first. Two roundings in fma, because
+-- Plain C: one lane, any machine; also the version to read first. fma rounds twice, because
 -- fmaf without hardware is a library call of a hundred instructions.
 
 -- Floats would not keep all words: there are machines that make one NaN of another as they load it.

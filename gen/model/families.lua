@@ -2,7 +2,7 @@
 -- A row is
 --
 --   types    what its config calls it
---   stacks   its kinds of layers, or of (fields) to them:
+--   stacks   its kinds of layers, or a function of the fields that returns them:
 --     at       the module, or with GGUF the block; %d is the number of a layer; or a list of what versions call it
 --     layers   the field that counts them; without one there is one layer
 --     h, h_kv, d_model, dk   fields of the sizes where they are not those below, or the sizes
@@ -13,16 +13,16 @@
 --              count = of (config) to how many numbers the tensor has }
 --     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
 --     frequencies   tensors that angles may be divided by: those for all texts, for short ones, for long ones
---   parts    of a model of several: { within = fields, of which the first that is there has the config of the part;
---            of = its type, where that does not say it; before = what stands before the names of its layers, perhaps a
---            list; flat = true where older configs have its fields beside the others }
+--   parts    of a model with several, for each:
+--     within       fields; the first of them that is there has the config of the part
+--     of, before   its type, where its config does not say it; the text before the names of its layers, or a list
+--     flat         true: older configs have its fields beside the others
 --   defaults what fields have that are missing
 --   older    the names that fields had before
---   harmless   fields that nobody reads, whose names speak of attention, and that do not change it, or not with this
---              value: "name name=value"
---   beside     patterns of tensors under the names of its layers that do not either
---   own        the pattern of tensors under these names that are of attention, if not all are
---   shared     the pattern of tensors for all layers that are
+--   harmless   unread fields with names about attention that do not change it: "name", or "name=value" for one value
+--   beside     patterns of tensors that do not change it, under the names of its layers
+--   own        the pattern of the tensors of attention under these names, if not all are
+--   shared     the pattern of tensors of attention that all layers share
 --
 -- The rows of GGUF files are in gen/model/gguf_families.lua. docs/models.md has the table of the keys;
 -- tests/models/test_import.py compares each type with transformers.

@@ -2,7 +2,7 @@
 --
 --   numbers    op -> function(a, b, c, attributes) of numbers; flags are 1 and 0
 --   linear     op -> function(a, b, attributes) of forms and numbers; nil where the result is no sum of multiples
---   short      op -> what an operand makes of the whole, whatever the other one is
+--   short      op -> the result that one operand decides, whatever the other one is
 --   folds      op -> function of two numbers, for all elements
 
 local M = {}

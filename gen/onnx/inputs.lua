@@ -3,7 +3,7 @@
 --   read(work, projects_o) -> layout, scale
 --     work          { find, layer, scores, operands, heads, leads, weights, fail } of gen/onnx/layers.lua
 --     projects_o    whether the context is projected; otherwise the layer gets its output here
---     scale         by what scores are multiplied between inputs that are not projected and the product
+--     scale         a factor of the scores: of operators between inputs that are not projected and their product
 --     gives the layer its inputs q, k and v, `swapped`, and the key h_kv
 
 local edges = require "onnx.indices".edges

@@ -10,7 +10,7 @@
 --   longer(graph, given) -> shapes in runs of other lengths
 --   branches(graph, given, opened) -> whether runs of other lengths take the branches of `opened` too
 --
--- A layer, which another node may stand for in the graph:
+-- A layer. Another node may replace it in the graph:
 --
 --   name        of its Softmax
 --   inputs      { q =, k =, v = values; masks = { { value, kind, hidden, axes, node }, .. }; past_k, past_v }
@@ -20,10 +20,11 @@
 --   node        the node of the file that makes it
 --   nodes       those of the file that nothing else needs, in their order, `node` among them
 --   keys        { key = value } of its config
---   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. };
---               columns: features of the matrix from 0, in the order that the kernel has them; of integers also
---               scales and zeros, a number of each for a column, or with by_row for a row; or block and stride of
---               gen/onnx/blocks.lua; by: of each column a factor, or nil
+--   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. }
+--     columns         features of the matrix from 0, in the order of the kernel's columns
+--     scales, zeros   of integers: a number for each column, or with by_row for each row
+--     block, stride   of integers with scales of groups, see gen/onnx/blocks.lua
+--     by              a factor for each column, or nil
 --   notes       sentences for the summary: what our node does not do, and why
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil

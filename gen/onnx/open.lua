@@ -2,7 +2,7 @@
 --
 --   new(given, how, batch) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs
---     how       "longer": other numbers, which tell the extents that all runs have; "single": ones; nil
+--     how       nil; "longer": other numbers; extents that stay are those of all runs; "single": all are 1
 --     batch     sequences
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
 

@@ -11,8 +11,8 @@
 --       product       the projection, or nil
 --       why           it is no projection, if it looks like one
 --       norm          behind it, or nil
---       cell(l, row, i)   a list of { row, column, factor, bias, element }, element being an index in a row of the
---                         norm; its field constant is added behind all
+--       cell(l, row, i)   a list of { row, column, factor, bias, element }. `element` is an index in a row of the
+--                         norm. The field `constant` of the list is added to their sum
 --   An operand without a product is taken as it is.
 
 local products = require "onnx.products"

@@ -5,7 +5,7 @@
 -- of terms, each a given matrix or a product of two, times `scale`. `rounds` repeat it for blocks of heads, heads and
 -- panels; each round moves the places in packed weights and matrix.
 --
--- Panels of the weights of Q^T are as wide as a tile of it is high; those of Wk, Wv and Wo are whole vectors.
+-- A panel of weights for Q^T is as wide as a tile of Q^T is high. Those of Wk, Wv and Wo are whole vectors.
 -- The kinds of stages say what is packed for them.
 
 local graph = require "graph.init"

@@ -8,10 +8,14 @@
 --   merge    S = (X (Wq Wk^T) + bq Wk^T) Xk^T and Y = (P Xv) (Wv Wo): the products of weights are made
 --            once, when packing; pays where d_model is below 2 dk, with one wide head above all
 --
--- The least flops win. The terms with bk are the same for all keys of a query, so softmax drops them; each row of P
--- sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is zero, and bv stays. With
--- a sink, or where scores are an output, neither holds, and the formula is kept. With rope bk differs by key, and Wq
--- and Wk cannot be multiplied. Where heads share keys and values, their matrices are not merged, and bv stays.
+-- The least flops win. Biases:
+--
+--   bk   its terms are the same for all keys of a query, so softmax drops them; with rope they differ by key, and Wq
+--        and Wk cannot be multiplied
+--   bv   each row of P sums to one, so it becomes bv Wo in the output's bias. It stays where a row may see no key,
+--        since its P is zero, and where heads share keys and values. Matrices of these are not merged
+--
+-- With a sink, or where scores are an output, neither holds, and the formula is kept.
 
 local choices = require "base.choices"
 local graph = require "graph.init"

@@ -9,8 +9,8 @@
 --
 -- Keys with rope become pairs after it, in place. So do copies of inputs or of rows in a cache.
 --
--- Zeros are behind the last number of an odd dk or dv. Stage key_rows makes words of such keys: a number and the one
--- half a row behind it. Each head of the context begins with a word.
+-- Zeros are behind the last number of an odd dk or dv. Stage key_rows makes words of such keys: of each number
+-- and the number half a row behind it. Each head of the context begins with a word.
 
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"

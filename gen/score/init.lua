@@ -28,8 +28,8 @@
 --   key, c, lane, width      with queries in the lanes: their key, an expression; the number of the vector in the
 --                            group; its first lane; the lanes of the group
 --   cfg, <name>              the config; the values that rows read
---   origin                   of a row that rises: the vector of the last keys that are seen, or with an extra score or
---                            before a change the places of the queries
+--   origin                   of a row that rises: the vector of the last keys that are seen; with an extra score, or
+--                            before a change, that of the places of the queries
 
 local expr = require "base.expr"
 local mask = require "score.mask"

@@ -1,10 +1,11 @@
 -- What attention with lanes over queries (attend.lua) and decode steps (decode.lua) have in common.
 --
---   M.record(K, place, stage, how)   the function of a group and a block of heads: how = { group, i, the number of the
---                                    group among those of its kind, in_lanes, whether queries become lanes, and build }
---   how.build(own)                   records what it does; own has K, group, and the functions of Own
---     p, q                           the parameters, and the queries in lanes
---     rows, seen                     the result of query_rows; the keys that the first query sees
+--   M.record(K, place, stage, how)   the function of a group and a block of heads; how has
+--     group, i                       the group, and its number among those of its kind
+--     in_lanes                       whether queries become lanes
+--     build(own)                     records what it does; own has K, group, and the functions of Own
+--       own.p, own.q                 the parameters, and the queries in lanes
+--       own.rows, own.seen           the result of query_rows; the keys that the first query sees
 --   M.axes, fills, cycles            as stage/init.lua has them; sections adds what both need
 
 local apply = require "stage.apply"

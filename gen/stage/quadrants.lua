@@ -7,7 +7,8 @@
 --   M1 = A11 B11   M2 = A12 B21   M3 = S4 B22   M4 = A22 T4   M5 = S1 T1   M6 = S2 T2   M7 = S3 T3
 --   C11 = M1 + M2   C12 = M1 + M6 + M5 + M3   C21 = M1 + M6 + M7 - M4   C22 = M1 + M6 + M7 + M5
 --
--- A row of C then depends on two rows of A. It is done where no result is finite anyway if either row is not.
+-- A row of C then depends on two rows of A. So it is used only where one row that is not finite leaves no result
+-- finite anyway.
 
 local choices = require "base.choices"
 local cut = require "schedule.cut"

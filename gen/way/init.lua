@@ -20,7 +20,7 @@
 --
 -- Code:
 --   enter(t), leave(t)     recorded before and after all products of a run or a task
---   steps(t, tile, block)  the K steps of a tile, of which block = { count, base } follow each other in the text:
+--   steps(t, tile, block)  the K steps of a block = { count, base }, which follow each other in the text:
 --                          { begin, multiply, read }. begin(step) records what a step reads before the vectors of B.
 --                          multiply(r, step, b, acc) adds the products of row r with the vectors b[c] to acc[c].
 --                          read(step), if it is there, returns b. A step has i, k and tag: its number in the block,
