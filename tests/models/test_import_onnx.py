@@ -41,8 +41,8 @@ class Drawing:
     def constant(self, x):
         """Its name; the numbers as raw bytes or as a list, or made by a node."""
         name, how = f"c{len(self.constants) + len(self.nodes)}", self.random.randrange(3)
-        if how == 1 and x.dtype == np.float32:
-            tensor = helper.make_tensor(name, TensorProto.FLOAT, x.shape, x.ravel())
+        if how == 1 and x.dtype in (np.float32, bool):
+            tensor = helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape, x.ravel())
         else:
             tensor = numpy_helper.from_array(x, name)
         if how == 2:
@@ -206,7 +206,7 @@ def of_opset_23(draw):
         if draw.coin():
             mask = mask > -0.5
             mask[..., 0] = True
-        inputs.append(draw.input("mask", mask))
+        inputs.append(draw.constant(mask) if draw.coin() else draw.input("mask", mask))
         draw.args["mask"] = mask.astype("u1") if mask.dtype == bool else mask
     elif draw.coin():
         attributes["is_causal"] = 1
