@@ -119,7 +119,7 @@ def test_long_cache(heads, dtype, isa):
 @pytest.mark.parametrize("config", [
     "h=4 h_kv=1 dk=64 seq_kv=64 project=none", "h=5 h_kv=1 dk=64 dv=128 seq_kv=133 seq=2 mask=bool probs=true",
     "h=12 h_kv=2 dk=128 seq_kv=150 window_left=90 softcap=20 sink=true kv_len=true",
-    "h=8 h_kv=2 dk=64 seq_kv=300 key_block=48 mask=add mask_dims=hk unroll=k",
+    "h=8 h_kv=2 dk=64 seq_kv=300 key_block=32 mask=add mask_dims=hk unroll=k",
     "h=8 h_kv=1 dk=64 seq_kv=100 alibi=true batch=2 q_len=true"])
 def test_integers_of_shared_heads(config):
     """Rows in int8 that four or more heads share are multiplied as integers, where they are whole vectors of words."""
