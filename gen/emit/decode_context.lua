@@ -24,14 +24,12 @@ function M.lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
 function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), M.lowest(t, w)) end
 
 -- A tile fetches a part of later values beside its own: of those that lie side by side so many a step, in order.
-local function fetch_rows(K, tile, b, next)
-  local bytes, each = K.plan.cache.stored.bytes, tile.ahead
-  table.insert(b.moving, { p = next, k_stride = each or tile.row })
-  if each then
-    function b.fetch_block(steps) fetch(K.t, bytes, steps * each, next, "prefetch") end
-  else
-    function b.fetch(k) fetch(K.t, bytes, tile.panels.used, next:at(k * tile.row), "prefetch") end
-  end
+local function fetch_rows(K, inner, tile, next)
+  local bytes = K.plan.cache.stored.bytes
+  if tile.ahead then return words.fetch_ahead(K.t, inner, next, tile.ahead, bytes) end
+  local b = inner.b
+  table.insert(b.moving, { p = next, k_stride = tile.row })
+  function b.fetch(k) fetch(K.t, bytes, tile.panels.used, next:at(k * tile.row), "prefetch") end
 end
 
 -- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of,
@@ -60,7 +58,7 @@ local function context_tile(K, step, tile)
         return widening.value(K, tile.of, v, name, at, p.scales and p.scales:at(k))
       end
     end
-    if p.next then fetch_rows(K, tile, inner.b, p.next) end
+    if p.next then fetch_rows(K, inner, tile, p.next) end
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })
   end)
@@ -89,8 +87,6 @@ local function seen_values(K, ptrs)
   end, "cold")
 end
 
-local LEAST = 2.0 ^ -94 -- smaller weights are zeros: times a scale they may be subnormal
-
 -- The weights of a block of keys from `from` on, of all heads, become those times the scales of values.
 local function scale_weights(K, step, ptrs, from)
   local t, w = K.t, K.plan.isa.full
@@ -99,9 +95,8 @@ local function scale_weights(K, step, ptrs, from)
       t:scope(function()
         local place = ptrs.p:at(h * step.p_row + from + at)
         local weight = t:read("load", w, "weight", place, used)
-        local none = t:op("lt", w, "small", weight, t:op("set", w, "least", LEAST))
         local scale = t:read("load", w, "scale", ptrs.scales:at(from + at), used)
-        t:write(w, place, t:op("mul", w, "scaled", t:op("zero_if", w, "kept", none, weight), scale), used)
+        t:write(w, place, words.weight_of_row(t, w, "", weight, scale), used)
       end)
     end)
   end)

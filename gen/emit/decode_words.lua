@@ -6,6 +6,8 @@
 --   scores(K, step, at, params, behind)    scores of a tile; behind(p, r, c, sum): what becomes of a vector of head r
 --   context(K, step, ptrs, from, rest)     adds a block of keys; rest: those of the block that count, if not all
 --   in_order(K, step, o)                   columns of the context in their order
+--   weight_of_row(t, w, i, weight, scale)  a vector of weights times the scales of their rows
+--   fetch_ahead(t, tile, next, each, bytes)  the steps of a tile fetch rows, `each` numbers of so many bytes a step
 
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
@@ -87,21 +89,25 @@ function M.panel(K, step, at)
   end)
 end
 
--- What gemm.tile takes of a tile of heads by four vectors, with so many steps; b: { p, k_stride } and more.
-local function tile_of(K, step, run, steps, a, b)
-  local vecs = {}
-  for c = 1, BYTES do vecs[c] = { w = K.plan.isa.full, used = K.plan.isa.lanes } end
-  return { scheme = step.words.scheme, rows = run.size, vecs = vecs, steps = steps,
-           unroll = tiles.round_up(K:unroll(steps), tiles.in_step(step.words.scheme)),
-           a = { p = a, row = steps, k_stride = 1 }, b = b, init = gemm.from_zero(K.t, step.words.scheme) }
+-- Each step of a tile fetches so many numbers from `next` on, in order.
+function M.fetch_ahead(t, tile, next, each, bytes)
+  local b = tile.b
+  b.moving = b.moving or {}
+  table.insert(b.moving, { p = next, k_stride = each * tiles.in_step(tile.scheme) })
+  function b.fetch_block(steps) fetch(t, bytes, steps * each, next, "prefetch") end
 end
 
--- Operand B of a tile whose steps fetch so many bytes each from `next` on, in order, if there is that.
-local function fetching(K, b, next, each)
-  if not next then return b end
-  b.moving = { { p = next, k_stride = each * 2 } }
-  function b.fetch_block(steps) fetch(K.t, 1, steps * each, next, "prefetch") end
-  return b
+-- Sums of a tile of heads by four vectors, over so many steps; b: { p, k_stride } and more; next: rows that each step
+-- fetches `ahead` bytes of.
+local function sums_of(K, step, run, steps, operands)
+  local vecs = {}
+  for c = 1, BYTES do vecs[c] = { w = K.plan.isa.full, used = K.plan.isa.lanes } end
+  local scheme = step.words.scheme
+  local tile = { scheme = scheme, rows = run.size, vecs = vecs, steps = steps,
+                 unroll = tiles.round_up(K:unroll(steps), tiles.in_step(scheme)),
+                 a = { p = operands.a, row = steps, k_stride = 1 }, b = operands.b, init = gemm.from_zero(K.t, scheme) }
+  if operands.next then M.fetch_ahead(K.t, tile, operands.next, operands.ahead, 1) end
+  return gemm.tile(K.t, tile)
 end
 
 -- build(run, head, number) for the tiles of the heads that share keys and values; head: the first one.
@@ -125,8 +131,8 @@ function M.scores(K, step, at, params, behind)
     if at.next then list[#list + 1] = { "next", "in", at.next:at(number * (each * depth // 2)) } end
     K:part(("step_scores_%dx%d"):format(run.size, step.keys),
       ("Scores of %d heads and %d keys."):format(run.size, step.keys), params(list, head), function(p)
-      local b = fetching(K, { p = p.panel, k_stride = step.keys }, p.next, each)
-      local sums = gemm.tile(t, tile_of(K, step, run, depth // 2, p.q, b))
+      local sums = sums_of(K, step, run, depth // 2, {
+        a = p.q, b = { p = p.panel, k_stride = step.keys }, next = p.next, ahead = each })
       for c = 0, BYTES - 1 do
         t:scope(function()
           local scale = t:op("load", w, "scale_c" .. c, p.scales:at(c * lanes))
@@ -146,14 +152,18 @@ end
 
 -- ---- context ----
 
+-- Vector i of weights, zeros where they are small, times the scales of their rows.
+function M.weight_of_row(t, w, i, weight, scale)
+  local small = t:op("lt", w, "small" .. i, weight, t:op("set", w, "least" .. i, LEAST_WEIGHT))
+  return t:op("mul", w, "scaled" .. i, t:op("zero_if", w, "kept" .. i, small, weight), scale)
+end
+
 -- A vector of weights of head h times the scales of values: zeros for keys that do not count, and for those that a mask
 -- hides, whose scales may be NaN.
 local function scaled_weight(K, step, p, h, i)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local weight = t:op("load", w, "weight" .. i, p.p:at(h * step.p_row + i * lanes))
-  local small = t:op("lt", w, "small" .. i, weight, t:op("set", w, "least" .. i, LEAST_WEIGHT))
-  local scale = t:op("load", w, "scale" .. i, p.scales:at(i * lanes))
-  local value = t:op("mul", w, "scaled" .. i, t:op("zero_if", w, "kept" .. i, small, weight), scale)
+  local value = M.weight_of_row(t, w, i, weight, t:op("load", w, "scale" .. i, p.scales:at(i * lanes)))
   if p.biases then
     local row = mask.by_head(K.plan) and h * mask.row_count(K.plan) or 0
     local bias = t:op("load", w, "bias" .. i, p.biases:at(row + i * lanes))
@@ -197,9 +207,8 @@ local function weights(K, step, ptrs, at, rest)
   end)
 end
 
--- Operand B of the context: the words of four rows of values, which vector c of a panel has a quarter of. `next` has
--- those that are fetched meanwhile, so many numbers for each row.
-local function values_of(K, step, p)
+-- Operand B of the context: the words of four rows of values, which vector c of a panel has a quarter of.
+local function values_of(K, p)
   local t, row, rows = K.t, K.plan.attend.values.row, {}
   local b = { p = p.v, k_stride = BYTES * row }
   function b.words(v, name, word, c)
@@ -216,7 +225,7 @@ local function values_of(K, step, p)
     end
     return t:op("zip_shorts", v.w, "words" .. name, rows.low, rows.high, half)
   end
-  return fetching(K, b, step.ahead and p.next, 2 * (step.ahead and step.ahead.numbers or 0))
+  return b
 end
 
 local function context_tile(K, step, run, at)
@@ -226,7 +235,8 @@ local function context_tile(K, step, run, at)
   K:part(("step_context_words_%dx%d%s"):format(run.size, BYTES * lanes, at.next and "" or "_rest"),
     ("%d rows of the context of %d columns, added to what is there."):format(run.size, BYTES * lanes), params,
     function(p)
-      local sums = gemm.tile(t, tile_of(K, step, run, step.block // 2, p.a, values_of(K, step, p)))
+      local sums = sums_of(K, step, run, step.block // 2, {
+        a = p.a, b = values_of(K, p), next = p.next, ahead = p.next and 2 * step.ahead.numbers })
       for r = 0, run.size - 1 do
         t:scope(function()
           local factor = t:op("dup", w, "factor_r" .. r, p.factors:at(r))

@@ -104,7 +104,6 @@ local function stay(K, group, p)
   statistics.each(K, group, p.stats, function(w, name, load, put)
     local known = load(from_m and "max_end" or "negmax")
     local m = K.t:op("sub", w, "m_" .. name, K.t:op("zero", w, "zero_" .. name), known)
-    if from_m then return put("fall", m) end
     put_fall(K, w, name, m, put)
   end)
 end
@@ -114,23 +113,18 @@ end
 local function rise(K, w, name, load, put)
   local t, scheme, from_m = K.t, K.plan.attend_scheme, begin.from_maximum(K.plan)
   local function constant(word, value) return t:op("set", w, word .. "_" .. name, value) end
-  local top, max_end, old = load "top", nil, nil
-  local above
-  if from_m then
-    max_end = load "max_end"
-    above = t:op("add", w, "above_" .. name, top, max_end)
-    top = above
-  else
-    old = t:op("sub", w, "old_m_" .. name, t:op("zero", w, "zero_" .. name), load "negmax")
-    above = t:op("sub", w, "above_" .. name, top, old)
-  end
+  local top = load "top"
+  local old = from_m and load "max_end"
+    or t:op("sub", w, "old_m_" .. name, t:op("zero", w, "zero_" .. name), load "negmax")
+  local above = t:op(from_m and "add" or "sub", w, "above_" .. name, top, old)
+  if from_m then top = above end
   local below = t:op("lt", w, "below_" .. name, above, constant("far", threshold(scheme)))
   if scheme.b.round then top = weights.whole(t, w, "top_" .. name, top) end
   if not scheme.b.most then top = t:op("add", w, "room_" .. name, top, constant("margin", MARGIN)) end
   if from_m then
     local lift = t:op("zero_if", w, "lift_" .. name, below, top)
     put("lift", lift)
-    put("fall", t:op("sub", w, "fall_" .. name, lift, max_end))
+    put("fall", t:op("sub", w, "fall_" .. name, lift, old))
     return below
   end
   local m = t:op("sel", w, "m_" .. name, below, old, top)

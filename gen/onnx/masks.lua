@@ -12,9 +12,6 @@ local scores_of = require "onnx.scores"
 
 local M = {}
 
--- Numbers of a mask that are all looked at. Of a larger one some are, if the constants behind it are regular.
-local MOST = 1 << 16
-
 -- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it. What
 -- is added to -inf hides no less.
 local function say(find, mask, index)
@@ -90,10 +87,11 @@ local function all_of(count)
   return list
 end
 
--- The leads, rows and columns that are compared with a band: all that a mask tells apart, or some; and whether all.
+-- The leads, rows and columns that are compared with a band: all that a mask tells apart, or some of a large one, if
+-- the constants behind it are regular; and whether all.
 local function places_of(product, own, leads)
   local rows, columns = own.q and product.rows or 1, own.k and product.columns or 1
-  if #leads * rows * columns <= MOST then
+  if #leads * rows * columns <= scores_of.MOST then
     return { leads = leads, rows = all_of(rows), columns = all_of(columns) }, true
   end
   local some = {}

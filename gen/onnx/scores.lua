@@ -21,7 +21,7 @@ local M = {}
 M.HIDDEN = -1e4 -- what is added to the scores of keys that are not seen is at most so
 
 local DEPTH = 48 -- of nodes between the products
-local MOST = 1 << 16 -- numbers that are all looked at
+M.MOST = 1 << 16 -- numbers that are all looked at
 
 -- Which inputs of an operator scores may come through.
 local through = { Mul = { 1, 2 }, Div = { 1 }, Add = { 1, 2 }, Sub = { 1 }, Where = { 2, 3 }, Tanh = { 1 },
@@ -176,11 +176,11 @@ local function all_are(self, name, good)
   end
   local maker, shape = self.graph.makers[name], elements.shapes[name]
   local count = maker and maker.op == "ConstantOfShape" and 1 or shape and indices.count(shape) or 0
-  for i = 0, math.min(count, MOST) - 1 do
+  for i = 0, math.min(count, M.MOST) - 1 do
     local x = elements:at(name, i)
     if type(x) ~= "number" or not good(x) then return false end
   end
-  return count > 0 and count <= MOST
+  return count > 0 and count <= M.MOST
 end
 
 function back.Where(self, node, value)

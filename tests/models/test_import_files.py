@@ -278,10 +278,11 @@ def test_killed_runs(tmp_path):
     out.mkdir()
     process = subprocess.Popen([MHAGEN, "model", folder, *MODEL, "-o", out], stdout=subprocess.DEVNULL)
     wait_for(lambda: list(out.glob(".mhagen.*.tmp")))
+    process.send_signal(signal.SIGSTOP)  # it does not end before it is killed
     (left,) = out.glob(".mhagen.*.tmp")
     small = "model", bert(tmp_path / "small"), *MODEL, "-o", out
     run(MHAGEN, *small)
-    assert left.exists() and process.poll() is None  # it runs
+    assert left.exists() and process.poll() is None  # it has not ended
     process.send_signal(signal.SIGKILL)
     process.wait()
     dead = process.pid
