@@ -12,6 +12,8 @@
 --   frequencies(turn, first, rows) -> the angle of each pair from place to place; nil where there are no such
 --   order(turn, width) -> "half" or "interleaved" and the columns in the order that rope has them
 
+local edges = require("onnx.indices").edges
+
 local M = {}
 
 local NEAR = 1e-5
@@ -126,7 +128,7 @@ function M.sign(turn, first, rows)
   local sign = 1
   if not M.same_pairs(turn, first) then return nil end
   for k = 1, #turn.pairs do
-    for _, place in ipairs { rows - 1, rows // 2 } do
+    for _, place in ipairs(edges(rows)) do
       local angle, magnitude = turn.angle(k, place)
       local other, length = first.angle(k, place)
       local off = math.abs(wrapped(angle - other))

@@ -9,11 +9,11 @@
 --     turns                    of rope by a frequency for each pair; nil otherwise
 --     tables = { cos =, sin =, places = } of rope otherwise }
 
+local edges = require("onnx.indices").edges
 local graph_turns = require "onnx.turns"
 
 local M = {}
 
-local PROBES = 3 -- rows that are compared with the first one
 local NEAR = 1e-6 -- of factors that are the same but for roundings of tables
 
 -- The numbers of the heads of an operand by those of the scores, each for as many of these; nil if they are not so.
@@ -52,7 +52,7 @@ end
 local function rows_agree(operand, heads)
   local rows = {}
   for l = 1, operand.side.leads do
-    for _, row in ipairs { 0, math.min(1, operand.rows - 1), operand.rows - 1 } do
+    for _, row in ipairs(edges(operand.rows)) do
       local cells = operand.cell(l, row, 0)
       if not cells then return false end
       local key = heads.batch[l] * operand.rows + row
@@ -67,7 +67,7 @@ end
 
 -- Whether other rows of a head have column i by the same factor, and the same is added to it: some that stand for all.
 local function rows_are_same(cells, operand, l, i)
-  for _, row in ipairs { 0, math.min(1, operand.rows - 1), operand.rows // 2, operand.rows - 1 } do
+  for _, row in ipairs(edges(operand.rows)) do
     local other = operand.cell(l, row, i)
     if not other or #other ~= 1 or other[1].column ~= cells[1].column or other[1].factor ~= cells[1].factor
         or other[1].element ~= cells[1].element or other.constant ~= cells.constant then
@@ -205,7 +205,7 @@ local function read_rope(operands, made)
   local rows = math.min(q.rows, k.rows)
   if past > 0 or rows * #turn.pairs > MOST_TABLE then return nil, "angles do not grow by the same from row to row" end
   for n = 1, #turn.pairs do
-    for _, row in ipairs { 0, math.min(PROBES, rows - 1), rows - 1 } do
+    for _, row in ipairs(edges(rows)) do
       local angle, magnitude = turn.angle(n, row)
       local angle_k, magnitude_k = other.angle(n, row)
       if math.abs(angle - angle_k) > 1e-4 or math.abs(magnitude / turn.factor - magnitude_k / other.factor) > 1e-4 then
