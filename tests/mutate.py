@@ -37,6 +37,7 @@ CONFIGS = [
     "h=3 d_model=9 dk=7 seq=21 causal=true qkv=joint q_lanes=columns kv_rows=4 batch=2",
     "h=4 h_kv=2 d_model=9 dk=7 seq=5 qkv=joint fold=off kv_vectors=2",
     "h=2 d_model=12 dk=4 seq=9 kv_len=true batch=3 causal=true",
+    "h=2 d_model=12 dk=4 seq=140",  # so long that a maximum rises
     "h=2 d_model=40 dk=8 dv=3 seq=35 key_block=8 k_block=16 batch=2",
     "h=2 d_model=18 dk=4 seq=33 key_block=8 k_block=16 kv_len=true probs=true",
     "h=2 d_model=8 dk=4 seq=17 unroll=full",
