@@ -253,7 +253,8 @@ enum {
   MHAGEN_FOLD_MERGE_K = 8,  /* the same with Wq Wk^T, made when packing */
   MHAGEN_FOLD_ABSORB_V = 16, /* Wv is applied to the context, which is made of the rows of v */
   MHAGEN_FOLD_MERGE_V = 32,  /* the same with Wv Wo, made when packing */
-  MHAGEN_FOLD_POWERS = 64    /* weights of attention are made as bfloat16, at most 0.62 % off */
+  MHAGEN_FOLD_POWERS = 64,   /* weights of attention are made as bfloat16, at most 0.62 % off */
+  MHAGEN_FOLD_WIDENED = 128  /* integers of weights, times their scales, are rounded to dtype */
 };
 
 /* The tasks of a phase are independent: each may run on any thread, in any order. Every task of a

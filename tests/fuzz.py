@@ -188,6 +188,8 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
     configs += [base(d_model=n, dk=5, seq=3, weight_dtype=kind) for n in (3, 7, 8, 9, 31, 33, 64, 65)  # whole words
                 for kind in small]
     configs += [base(d_model=n, dk=5, seq=3, dtype="int8", weight_dtype="int4") for n in (7, 9, 33, 65)]
+    configs += [base(d_model=n, seq=8, dtype="bf16", weight_dtype=kind) for n in (7, 33, 70)
+                for kind in ("int8", "int4")]
     configs += [dict(h=3, d_model=7, dk=5, dv=11, seq=13),
                 dict(h=7, d_model=31, dk=3, dv=2, seq=29),
                 dict(h=5, d_model=37, dk=13, seq=17, **switches, seq_kv=41, batch=2)]

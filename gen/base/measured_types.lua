@@ -7,6 +7,15 @@ return {
                    "deit_ti and deit_s 52, berttiny 53, minilm 55, small and odd 59, micro and kwt1 74" },
                  { "pairs by vectors where they are no faster (cpu.lua, slots)",
                    "Emerald Rapids: 90 GFLOP/s, FMAs of float32 179" } } },
+  { "widened_once", "pairs of weights in small integers, made once for all queries",
+    "a product of pairs takes half the time of float32, and tile registers take nothing else",
+    rejected = { { "numbers widened where tiles read them, as float32",
+                   "Zen 5, dtype=bf16, avx512_bf16: minilm in int8 1.6 times the time, in int4 3.0; 1024_16_64_128 " ..
+                   "1.8 and 2.6, 2048_32_64_64 1.6 and 2.0, 1024_16_64_16 1.4 and 1.6; by count with " ..
+                   "cpu=sapphirerapids, amx, not timed: 1024_16_64_128 in 12 times the cycles" },
+                 { "the same for fewer than 8 queries", "1024_16_64_6: int8 9 % slower, int4 7 % faster; _4: 33 and " ..
+                   "15 % slower; _8 3 and 21 % faster" },
+                 { "all rows of a vector of columns before the next one", "int8: 1024_16_64_8 3 % slower" } } },
   { "ragged", "zeros behind the last pair of an odd dk or dv",
     "a word has two numbers; the other one would be of the next head",
     rejected = { { "no pairs", "Zen 5, avx512_bf16, slower: 384_12_31_128 by 86 %, 201_9_33_200 by 98, 64_4_7_32 by " ..
@@ -70,5 +79,7 @@ return {
                  { "a scale for a row, not for each group of it", "as fast; rows with four columns 20 times as " ..
                    "large err by .096, those of groups by .082" },
                  { "no hints of weights ahead", "from memory 1.06 times the time" },
-                 { "tiles of 2 vectors", "from memory as fast" } } },
+                 { "tiles of 2 vectors", "from memory as fast" },
+                 { "tile registers on amx", "by count: a group of 32 is half of a product's depth, 16 cycles and 48 " ..
+                   "operations of vectors in the place of 16 cycles of pairs of bfloat16" } } },
 }

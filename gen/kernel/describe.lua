@@ -47,7 +47,7 @@ end
 -- What is rounded, and what that costs, or nil.
 local function rounding(plan)
   local own, attend, told = plan.scheme.a, plan.attend_scheme.a, {}
-  local quant = plan.weights.quant
+  local quant = plan.stored.quant
   if own.quantized and not quant.group then quant = nil end -- which its type says
   if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
   if own ~= types.f32 or attend ~= types.f32 or quant then
@@ -57,7 +57,7 @@ local function rounding(plan)
   if quant and not quant.type then
     told[#told + 1] = ("weights are integers of %d bits, with a scale for %s"):format(quant.bits,
       quant.group and ("%d rows of a column"):format(quant.group) or "each column")
-    local of_values = plan.value_weights.quant
+    local of_values = plan.stored_values.quant
     if of_values ~= quant then told[#told] = told[#told] .. (", those of values of %d bits"):format(of_values.bits) end
   end
   if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end

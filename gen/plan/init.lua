@@ -3,7 +3,8 @@
 --
 --   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices
 --   products  scheme and attend_scheme: how the ISA multiplies projections and attention; attending and applying, the
---             targets of such tiles (schedule/tiles.lua); weights and value_weights, of those with weights
+--             targets of such tiles (schedule/tiles.lua); weights and value_weights, of those with weights; stored and
+--             stored_values, the same as weights are packed; widens, whether a run makes the former of the latter
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
 --   tasks     resident, tasks_wanted, groups_per_task, attend_tasks
@@ -186,13 +187,16 @@ end
 
 local function add_products(plan, formula)
   local cfg = plan.cfg
-  plan.weights = of_weights(plan, cfg.weight_dtype)
-  plan.value_weights = types.quants[cfg.value_weight_dtype] and of_weights(plan, cfg.value_weight_dtype) or plan.weights
+  plan.stored = of_weights(plan, cfg.weight_dtype)
+  plan.stored_values = types.quants[cfg.value_weight_dtype] and of_weights(plan, cfg.value_weight_dtype) or plan.stored
+  plan.weights, plan.value_weights = plan.stored, plan.stored_values
   check_inputs(cfg)
   add(plan, paired.choose(plan, formula))
-  if plan.weights.quant and plan.weights.quant.type and plan.scheme.group > 1 then -- pairs have 16 bits as well
+  if plan.weights.quant and not plan.scheme.integers and plan.scheme.group > 1 then
     plan.weights, plan.value_weights = plan, plan
+    if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end -- pairs have 16 bits as well
   end
+  plan.widens = plan.stored ~= plan.weights
   plan.scheme = mmla.choose(plan, formula)
   plan.attending = setmetatable({ scheme = plan.attend_scheme }, { __index = plan })
   plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })

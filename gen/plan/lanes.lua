@@ -37,7 +37,7 @@ local function disobeyed(plan, list, lanes)
     end
   end
   local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
-  if plan.weights.quant and lanes == "queries" then
+  if plan.stored.quant and lanes == "queries" then
     found[1] = { "q_lanes", lanes, ("must be columns with %s = %s, whose words have weights of one column"):format(
       plan.scheme.integers and "dtype" or "weight_dtype", plan.scheme.integers and cfg.dtype or cfg.weight_dtype) }
   end
@@ -82,7 +82,7 @@ function M.possible(plan, list)
   local cfg = plan.cfg
   local refused, lanes = {}, {}
   local projected = graph.find(list, "queries")
-  local one_way = plan.weights.quant or ways.columns(plan.scheme)
+  local one_way = plan.stored.quant or ways.columns(plan.scheme)
   local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
   for _, one in ipairs(projected and possible or { "none" }) do
     if not projected or one == (cfg.q_lanes or one) then
@@ -101,7 +101,7 @@ function M.tell(plan, lanes, possible)
   if lanes == "none" then return end
   local function say(reason) choices.say(plan.why, ("lanes are %s in the query projection"):format(lanes), reason) end
   if not possible[2] then
-    say(cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or ways.columns(plan.scheme)
+    say(cfg.q_lanes and "as q_lanes says" or plan.stored.quant and QUANTS or ways.columns(plan.scheme)
       or "the only way in which the given keys have an effect")
   elseif cfg.q_len then
     say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"

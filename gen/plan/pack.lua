@@ -61,7 +61,7 @@ function Pack:add(text, fill)
     if round and round.count > 1 then rounds[#rounds + 1] = round end
   end
   fill.text, fill.rounds = text, rounds
-  local quants = fill.quant and (fill.quant == self.plan.weights.quant and "quants" or "value_quants")
+  local quants = fill.quant and (fill.quant == self.plan.stored.quant and "quants" or "value_quants")
   table.insert(self.lists[quants or fill.list or "fills"], fill)
 end
 
@@ -78,7 +78,8 @@ end
 -- build(block, to, round) for the panels of a product with vectors over columns.
 function Pack:panels(product, to, build)
   for _, panels in ipairs(product.panel_runs) do
-    build(panels, to + panels.panel, { count = panels.count, to = panels.width * product.depth, column = panels.width })
+    local round = { count = panels.count, to = panels.width * product.depth, column = panels.width }
+    build(panels, to + tiles.panel_at(product, panels, 0), round)
   end
 end
 
@@ -99,13 +100,13 @@ end
 
 -- How weights are quantized that are integers.
 function M.integers(plan)
-  local quant = plan.weights.quant
+  local quant = plan.stored.quant
   return quant and not quant.type and quant or nil
 end
 
 -- The type of weights of 16 bits, where operands may have another one.
 local function short_type(plan)
-  local quant = plan.weights.quant
+  local quant = plan.stored.quant
   return quant and quant.type or plan.scheme.b
 end
 
@@ -159,7 +160,7 @@ end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.deinterleave(plan)
-  local quant, spread = plan.weights.quant, ways.deinterleave(plan.scheme)
+  local quant, spread = plan.stored.quant, ways.deinterleave(plan.scheme)
   if quant and quant.deinterleave then return quant.deinterleave end
   return spread > 1 and spread * plan.isa.lanes or 0
 end

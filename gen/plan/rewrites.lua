@@ -15,6 +15,7 @@ local paired = require "rewrite.paired"
 local quadrants = require "stage.quadrants"
 local quantized = require "rewrite.quantized"
 local queries = require "rewrite.queries"
+local widened = require "rewrite.widened"
 
 local M = {}
 
@@ -28,6 +29,7 @@ M.of_formula = {
   { "round", function(plan) return not quadrants.asked(plan) end, conversions.round }, -- sums are of plain numbers
   { "context_rows", conversions.lacks_context_rows, conversions.context_rows },
   { "widen", conversions.has_small_inputs, conversions.widen },
+  { "widened", widened.applies, widened.rewrite },
 }
 
 M.of_arrangement = {

@@ -112,11 +112,11 @@ function M.rewrite(plan, list)
   list = drop_biases(list, cfg, scores, why)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
   if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
-  if plan.weights.quant then
-    choices.say(why, "no products of weights", plan.weights.scheme.scales and "their integers have scales of their own"
+  if plan.stored.quant then
+    choices.say(why, "no products of weights", plan.stored.scheme.scales and "their integers have scales of their own"
       or "those would be rounded, in place of the weights")
   end
-  if scores.masked or plan.weights.quant or plan.scheme.group > 1 or plan.attend_scheme.group > 1 then return list end
+  if scores.masked or plan.stored.quant or plan.scheme.group > 1 or plan.attend_scheme.group > 1 then return list end
   -- What is projected as `name`, its matrix met by that of the stage `other`, if there is one.
   local function least(name, other, absorb, merge)
     if not graph.find(list, name) then return list end
@@ -147,7 +147,7 @@ function M.bits(plan)
   local bits, stage, cfg = {}, plan.stage, plan.cfg
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
   local rounds = plan.arrays.round or plan.scheme.b ~= types.f32 or plan.attend_scheme.b ~= types.f32
-  if not (rounds or plan.weights.quant) then return bits end
+  if not (rounds or plan.stored.quant) then return bits end
   local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
   local keys, values = graph.projects(cfg, "k"), graph.projects(cfg, "v")
   add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")
@@ -157,6 +157,7 @@ function M.bits(plan)
   add(values and stage.value_context, "ABSORB_V")
   add(values and stage.output and stage.output.weights.b, "MERGE_V")
   add(plan.attend_scheme.powers, "POWERS")
+  add(plan.widens, "WIDENED")
   return bits
 end
 

@@ -30,6 +30,16 @@ local function few_queries(plan, list)
   return attend_of(list).keys.at == "cache" and decode.few_queries(plan)
 end
 
+local MANY = 8 -- queries, for which it pays to make pairs of weights before they are multiplied
+
+-- Whether a run makes pairs of weights in small integers, once for all rows: of words that lie in no other order, and
+-- have no zeros behind the rows of a head.
+local function widens(plan, list)
+  local own = isas.paired(plan.isa, plan.scheme.b)
+  local ragged = graph.projection(list, "output") and attend_of(list).out % 2 > 0
+  return plan.cfg.seq >= MANY and not (own.f16_sums or own.blocks or isas.by_halves(plan.isa, own) or ragged)
+end
+
 -- What stands against it, of a plan and the list of the formula: for the products of projections, and for those of
 -- attention.
 local against_projections = {
@@ -44,8 +54,12 @@ local against_projections = {
     "given rows of tiles have to be even" },
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
     "a cache is filled from rows of float32" },
-  { function(plan) return plan.weights.scheme.scales end, "weights are small integers, which become float32" },
-  { function(plan) return plan.weights.quant and plan.weights.quant.type ~= plan.scheme.b end,
+  { function(plan, list) return plan.weights.scheme.scales and not widens(plan, list) end,
+    "weights are small integers, which become float32" },
+  { function(plan)
+      local type = plan.weights.quant and plan.weights.quant.type
+      return type and type ~= plan.scheme.b
+    end,
     "weights have 16 bits of another type, and become float32" },
   { function(plan) return isas.paired(plan.isa, plan.scheme.b).f16_sums and plan.sums ~= plan.scheme.b end,
     "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
@@ -88,6 +102,7 @@ end
 -- them. list: the formula's.
 function M.choose(plan, list)
   local chosen = { scheme = plan.scheme, attend_scheme = plan.attend_scheme }
+  local known = plan
   if folds(plan, list) then
     choices.add(plan.why, "folded")
     return chosen
@@ -95,7 +110,7 @@ function M.choose(plan, list)
   local function choose(name, what, against, untiled)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
-    local few, found = few_queries(plan, list), choices.against(against, plan, list)
+    local few, found = few_queries(plan, list), choices.against(against, known, list)
     local no_tiles = not found and own.tiled and choices.against(untiled, plan, list)
     if few or no_tiles then own = isas.by_vectors(own) end
     if not few and slow(plan, own) then found = found or SLOW end -- few wait for memory, where pairs are less
@@ -104,6 +119,7 @@ function M.choose(plan, list)
     else
       chosen[name] = own
       choices.add(plan.why, own.f16_sums and "halves" or "pairs")
+      if name == "scheme" and known.weights.scheme.scales then choices.add(plan.why, "widened_once") end
     end
     if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
@@ -117,6 +133,7 @@ function M.choose(plan, list)
       choices.add(plan.why, "deinterleaved")
     end
   end
+  if chosen.scheme.group > 1 then known = setmetatable({ weights = chosen }, { __index = plan }) end
   choose("attend_scheme", "attention", against_attention, against_tiles)
   return chosen
 end

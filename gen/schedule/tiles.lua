@@ -321,7 +321,7 @@ local function runs_of(set, most) return (set.twice and cut.one_size or cut.in_p
 --   ld        numbers from row to row
 --   steps, chunks
 --   panels, floats   panels of B, each as wide as a block and of `depth` rows: their number and size
---   first, panel     where a block's panels begin
+--   first            of a block: the number of its first panel
 function M.columns(target, keys, sets, columns, sum)
   local steps, a_order = sum.steps, sum.order
   local isa, best, best_cost = target.isa, nil, nil
@@ -356,11 +356,27 @@ function M.columns(target, keys, sets, columns, sum)
   best.scheme = target.scheme
   best.panels, best.floats = 0, 0
   for _, panels in ipairs(best.panel_runs) do
-    panels.first, panels.panel = best.panels, best.floats
+    panels.first = best.panels
     best.panels = best.panels + panels.count
     best.floats = best.floats + panels.count * panels.width * best.depth
   end
   return best, best_cost
+end
+
+-- The panels of a product as they are packed by another scheme, where those of a run are made of them.
+function M.packed(product, scheme, steps)
+  local depth = M.depth(scheme, steps)
+  return setmetatable({ scheme = scheme, steps = steps, depth = depth,
+                        floats = product.floats // product.depth * depth }, { __index = product })
+end
+
+-- Where panel j of a block begins, among all of a product.
+function M.panel_at(product, panels, j)
+  local columns = j * panels.width
+  for _, block in ipairs(product.panel_runs) do
+    if block == panels then return columns * product.depth end
+    columns = columns + block.count * block.width
+  end
 end
 
 return M

@@ -5,6 +5,8 @@
 --   round              inputs                              float32, rounded to the type of operands A
 --   widen              inputs of a smaller type            float32
 --   quantize           inputs                              words of integers, a scale for each row
+--   widen_heads        weights of a block of heads         pairs, of small integers (stage/widened.lua)
+--   widen_output       weights of the output               the same
 --   quantize_context   the context, of all heads           the same, in lanes or rows as the context is
 --   context_rows       the context, with queries in lanes  rows of words, zeros behind each
 --   transpose          X of a group of queries             XT[d_model][group width]
@@ -26,6 +28,7 @@ local score = require "score.init"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local ways = require "way.init"
+local widened = require "stage.widened"
 
 local M = {}
 
@@ -169,6 +172,13 @@ M.quantize = of_inputs {
     quantize.rows(K, { rows = part.size, cols = input.cols, x = x, words = words, to = input.to,
                        scales = K.plan.memory:at(place, input.to.scales):at(first), all = input.rows })
   end }
+
+-- ---- weights ----
+
+M.widen_heads = widened { phase = "widen_heads", title = "weights of heads in pairs", per = "heads",
+                          space = "projected" }
+
+M.widen_output = widened { phase = "widen_output", title = "weights of the output in pairs", space = "entry" }
 
 -- ---- groups of queries ----
 

@@ -54,12 +54,13 @@ function M.plan(plan, stage)
   end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols,
     { steps = tiles.words(plan.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
+  stage.packed = plan.widens and tiles.packed(stage.product, plan.stored.scheme, stage.steps) or stage.product
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end
 
 function M.sections(plan, stage, add)
-  add("packed", { name = "wo", doc = "Wo", count = stage.product.floats, type = plan.scheme.packed })
+  add("packed", { name = "wo", doc = "Wo", count = stage.packed.floats, type = stage.packed.scheme.packed })
   add("packed", { name = "bo", doc = "bias", count = stage.product.ld })
   if not plan.cfg.q_len then return end
   local rows = 0
@@ -215,7 +216,7 @@ function M.emit(K, place, stage, ...)
   choices.add(K.t.why, "output_order")
   local column = j * panels.width + panels.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
-  local panel, wo = j * (panels.width * stage.product.depth) + panels.panel, plan.memory:at(place, "wo")
+  local panel, wo = tiles.panel_at(stage.product, panels, j), plan.memory:at(place, stage.wide or "wo")
   local next = plan.fetch and wo:at((fetch.next(plan.fetch, stage.product, panels, panel, 0)))
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
@@ -246,7 +247,7 @@ function M.describe(_, stage)
 end
 
 function M.fills(pack, stage)
-  local weights, bias, product, h = stage.weights, stage.bias, stage.product, pack.plan.cfg.h
+  local weights, bias, product, h = stage.weights, stage.bias, stage.packed, pack.plan.cfg.h
   pack:panels(product, pack:at "wo", function(panels, to, round)
     local words = tiles.words(product.scheme, weights.steps)
     local heads = weights.along and { count = weights.heads, to = words * panels.width, row = weights.steps }

@@ -1,6 +1,7 @@
 -- One of the projections that are made as one product (joint.lua): where its columns are, and how they are packed.
 
 local graph = require "graph.init"
+local tiles = require "schedule.tiles"
 local wording = require "base.wording"
 
 local M = {}
@@ -28,7 +29,7 @@ function M.fills(pack, stage)
   for _, panels in ipairs(product.panel_runs) do
     for j = 0, panels.count - 1 do
       overlap(stage, panels.at + j * panels.width, panels.used, function(lane, column, n)
-        local to = pack:at("w" .. joint.letter) + panels.panel + j * (panels.width * product.depth) + lane
+        local to = pack:at("w" .. joint.letter) + tiles.panel_at(product, panels, j) + lane
         add(stage.weights, to, stage.steps, panels.width, column, n)
       end)
     end

@@ -32,6 +32,8 @@ function M.plan(plan, stage)
         twice = ways.of(plan.scheme).twice } },
     graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps), order = "rows",
       rounded = stage.c.held or stage.c.pairs and not stage.c.in_place })
+  local stored = stage.letter == "v" and plan.stored_values or plan.stored
+  stage.packed = plan.widens and tiles.packed(stage.product, stored.scheme, stage.steps) or stage.product
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
 end
@@ -61,9 +63,9 @@ function M.result_section(plan, stage, add)
 end
 
 function M.sections(plan, stage, add)
-  local product = stage.product
-  add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats * (product.parts or 1),
-                type = plan.scheme.packed })
+  local product, packed = stage.product, stage.packed
+  add("head", { name = "w" .. stage.letter, doc = "weights", count = packed.floats * (product.parts or 1),
+                type = packed.scheme.packed })
   if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
   M.result_section(plan, stage, add)
   if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
@@ -294,7 +296,7 @@ function M.record(K, place, stage, more, record, part)
   local row = part and part.row or 0
   local before = M.rows_before(stage, past) + expr.share(row, down(stage.c))
   local params = { { "x", "in", memory:tensor(place, stage.a):at(row * stage.a.row) },
-                   { "w", "in", memory:at(place, "w" .. stage.letter) },
+                   { "w", "in", memory:at(place, stage.wide or "w" .. stage.letter) },
                    { "out", "out", memory:at(place, stage.name):at(before * stage.c.row) } }
   if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
   if stage.a.scales then params[#params + 1] = { "row_scales", "in", memory:at(place, stage.a.scales):at(row) } end
@@ -369,7 +371,7 @@ function M.fill_more(pack, stage)
 end
 
 function M.fills(pack, stage)
-  local weights, product = stage.weights, stage.product
+  local weights, product = stage.weights, stage.packed
   pack:panels(product, pack:at("w" .. stage.letter), function(panels, to, round)
     pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = panels.used, width = panels.width,
       scale = stage.scale, terms = { pack.term(weights, panels.at) }, rounds = { round },

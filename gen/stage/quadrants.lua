@@ -91,7 +91,7 @@ function M.plan(plan, stage)
   local columns, steps = graph.in_block(plan, stage) * stage.cols, stage.steps // 2
   local product, cost = tiles.columns(plan, project.keys, sets, columns // 2, { steps = steps, order = "rows" })
   product.parts, product.row_blocks, product.ld = #products, row_blocks, columns
-  stage.product, stage.c.row = product, columns
+  stage.product, stage.packed, stage.c.row = product, product, columns
   local rows, vectors = stage.rows // 2, columns // 2 // plan.isa.lanes
   return #products * (cost + READ * rows * steps) + JOIN * rows * vectors
 end

@@ -195,6 +195,16 @@ static void check_scores(const checker *c, const mhagen_weights *weights, const 
   free(want);
 }
 
+/* Whether a cache may have rows of members of a ladder that round weights, and of others. */
+static int mixes_rows(const checker *c) {
+  const mhagen_kernel *own = mhagen_kernel_of(c->kernel);
+  unsigned all = ~0u, any = 0;
+  for (int i = 0; own->by_length && has(c, MHAGEN_CACHE_APPEND) && own->members[i]; i++) {
+    all &= own->members[i]->folds, any |= own->members[i]->folds;
+  }
+  return (any & ~all & MHAGEN_FOLD_WIDENED) != 0;
+}
+
 void compare(checker *c, int biases, norms *y, norms *probs) {
   const mhagen_kernel *kernel = c->kernel;
   buffer *b = c->buffers;
@@ -206,15 +216,16 @@ void compare(checker *c, int biases, norms *y, norms *probs) {
     fail(c, "out of memory");
   size_t rows = (size_t)kernel->batch * (size_t)kernel->seq, h = (size_t)kernel->h;
   if (c->rounded.y) {
-    mhagen_kernel shape = *kernel; /* of a bundle its last member's, but another one runs */
-    shape.folds = mhagen_kernel_of(kernel)->folds, shape.sum_dtype = mhagen_kernel_of(kernel)->sum_dtype;
+    mhagen_kernel shape = *kernel; /* of members its last one's, but another one may have run */
+    shape.folds = c->ran->folds, shape.sum_dtype = c->ran->sum_dtype;
     if (mhagen_reference_rounded(&shape, &weights, &args, &c->rounded)) fail(c, "out of memory");
-    for (size_t i = 0; i < (size_t)kernel->batch * y_rows(c); i++) {
+    const int mixed = mixes_rows(c);
+    for (size_t i = 0; i < (size_t)kernel->batch * y_rows(c) && !mixed; i++) {
       if (query_of(c, i % y_rows(c)) >= (size_t)rows_of(c, (int)(i / y_rows(c)))) continue;
       const size_t at = i * y_row(c);
       check_rounded(c, "y", (const float *)b[Y].master + at, c->rounded.y + at, c->rounded.y_off + at, 1, y_row(c));
     }
-    for (size_t i = 0; i < rows * h && c->rounded.probs; i++) {
+    for (size_t i = 0; i < rows * h && c->rounded.probs && !mixed; i++) {
       if (i % (size_t)kernel->seq >= (size_t)rows_of(c, (int)(i / (h * (size_t)kernel->seq)))) continue;
       const size_t m = (size_t)kernel->seq_kv;
       check_rounded(c, "probs", (const float *)b[PROBS].master + i * m, c->rounded.probs + i * m,

@@ -49,6 +49,7 @@ typedef struct checker {
   double row, rounded_part;            /* and the worst so far, error / bound; the same of `rounded` */
   int runs;
   mhagen_phase *phases;  /* the kernel's, each declared large: */
+  const mhagen_kernel *ran; /* the member that the last run called */
   mhagen_kernel forking; /* what a pool takes to be worth all its threads */
 } checker;
 

@@ -209,6 +209,7 @@ void run(checker *c, enum place where, int fill, enum scheduler scheduler, mhage
   buffer *b = c->buffers;
   mhagen_args args = place_args(c, where, fill);
   prepare_cache(c, &args);
+  c->ran = mhagen_kernel_at(c->kernel, &args);
   mhagen_status status = scheduler == RUN    ? c->kernel->run(&args)
                          : scheduler == POOL ? mhagen_run_parallel(pool ? forking(c, &args) : c->kernel, &args, pool)
                                              : run_by_hand(c, &args);

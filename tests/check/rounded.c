@@ -404,6 +404,9 @@ static float searched_scale(const double *w, size_t count, size_t apart, float o
   return (float)(scale * (double)own);
 }
 
+/* As a kernel reads what packing made of a sum in double, and float32 at first. */
+static double nearest_packed(const format *f, double x) { return nearest(f, (double)(float)x); }
+
 /* Weights as integers times a scale, [in][out]. */
 static void quantize_weights(const char *quants, size_t group, size_t in, size_t out, double *w) {
   const int nibbles = !strcmp(quants, "int4");
@@ -438,12 +441,11 @@ static void take_weights(rounding *r, int i, const float *w, const float *b, siz
   }
   if (quants && w && !r->short_of_memory) {
     quantize_weights(quants, ref_rows_of_scale(r->shape, quants, in), in, out, r->w[i]);
+    const int widened = (r->shape->folds & MHAGEN_FOLD_WIDENED) != 0;
+    for (size_t j = 0; j < in * out && widened; j++) r->w[i][j] = nearest_packed(r->own, r->w[i][j]);
   }
   for (size_t j = 0; j < out && b && !r->short_of_memory; j++) r->b[i][j] = (double)b[j];
 }
-
-/* As a kernel reads what packing made of a sum in double, and float32 at first. */
-static double nearest_packed(const format *f, double x) { return nearest(f, (double)(float)x); }
 
 /* a[rows][cols] times columns of b, transposed or not, of a head. */
 static void product_of_weights(const double *a, size_t rows, size_t lda, size_t inner, matrix b, size_t columns,

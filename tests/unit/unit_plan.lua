@@ -180,7 +180,10 @@ return function(check)
     { "dtype=bf16 weight_dtype=bf16", 2, 2 }, { "dtype=bf16 weight_dtype=f16", 1, 2, "16 bits of another type" },
     { "dtype=f16 weight_dtype=f16 isa=avx512_fp16", 1, 1, "sums of half precision" },
     { "dtype=f16 sum_dtype=f16 weight_dtype=f16 attend_dtype=f32 isa=neon_fp16", 2, 1 },
-    { "dtype=bf16 weight_dtype=int8", 1, 2, "small integers" }, { "dtype=bf16 weight_dtype=int4", 1, 1, "groups" },
+    { "dtype=bf16 weight_dtype=int8", 2, 2 }, { "dtype=bf16 weight_dtype=int4", 2, 2 },
+    { "dtype=bf16 weight_dtype=int8 seq=7", 1, 2, "small integers" },
+    { "dtype=bf16 weight_dtype=int4 seq=7", 1, 1, "groups" }, { "dtype=bf16 weight_dtype=int8 dv=7", 1, 2, "integers" },
+    { "dtype=bf16 weight_dtype=int8 isa=neon_i8mm", 1, 2, "small integers" },
     { "dtype=f16 isa=avx512_fp16", 1, 1, "sums of half precision" },
     { "dtype=f16 attend_dtype=f32 isa=neon_fp16", 1, 1, "sum_dtype = f16 takes them" },
     { "dtype=f16 sum_dtype=f16 attend_dtype=f32 isa=neon_fp16", 2, 1 },
@@ -236,7 +239,8 @@ return function(check)
     { "dtype=bf16 dk=31", true, true, nil, 16 }, { "dtype=bf16 dk=3", true, true, nil, 16 },
     { "dtype=bf16 dk=1", true, false, "less than an eighth", 1 },
     { "dtype=bf16 key_rows=16", true, false, "no multiple of two tiles" }, { "dtype=bf16 key_rows=32", true, true },
-    { "dtype=bf16 q_lanes=queries", true, true }, { "dtype=bf16 weight_dtype=int8", false, true },
+    { "dtype=bf16 q_lanes=queries", true, true }, { "dtype=bf16 weight_dtype=int8", true, true },
+    { "dtype=bf16 weight_dtype=int8 seq=7", false, false, "half of a tile's rows" },
   } do
     local words = case[1] .. (case[1]:find "dk=" and "" or " dk=64") .. (case[1]:find "seq=" and "" or " seq=70") ..
       " h=2 d_model=40 isa=amx"
