@@ -125,10 +125,10 @@ end
 
 -- 1 where a head is turned as the first one is, -1 where it is negated too; nil where its angles are other ones.
 function M.sign(turn, first, rows)
-  local sign = 1
+  local sign, places = 1, edges(rows)
   if not M.same_pairs(turn, first) then return nil end
   for k = 1, #turn.pairs do
-    for _, place in ipairs(edges(rows)) do
+    for _, place in ipairs(places) do
       local angle, magnitude = turn.angle(k, place)
       local other, length = first.angle(k, place)
       local off = math.abs(wrapped(angle - other))

@@ -50,9 +50,9 @@ end
 
 -- Whether each row of an operand is a row of its own of the projection, by sequence and place, whatever the head.
 local function rows_agree(operand, heads)
-  local rows = {}
+  local rows, compared = {}, edges(operand.rows)
   for l = 1, operand.side.leads do
-    for _, row in ipairs(edges(operand.rows)) do
+    for _, row in ipairs(compared) do
       local cells = operand.cell(l, row, 0)
       if not cells then return false end
       local key = heads.batch[l] * operand.rows + row
@@ -65,9 +65,9 @@ local function rows_agree(operand, heads)
   return true
 end
 
--- Whether other rows of a head have column i by the same factor, and the same is added to it: some that stand for all.
-local function rows_are_same(cells, operand, l, i)
-  for _, row in ipairs(edges(operand.rows)) do
+-- Whether these rows of a head have column i by the same factor, and the same is added to it.
+local function rows_are_same(cells, operand, l, i, rows)
+  for _, row in ipairs(rows) do
     local other = operand.cell(l, row, i)
     if not other or #other ~= 1 or other[1].column ~= cells[1].column or other[1].factor ~= cells[1].factor
         or other[1].element ~= cells[1].element or other.constant ~= cells.constant then
@@ -97,6 +97,7 @@ end
 local function read_columns(operand, heads, count, order)
   local made = { product = operand.product, heads = count, columns = {}, elements = {} }
   local width, biased, bias, by, uneven, first = operand.side.width, false, {}, {}, false, nil
+  local rows = edges(operand.rows) -- they stand for all
   for head = 0, count - 1 do
     local l, last = leads_of(heads, head, heads.count // count)
     local turn, sign
@@ -112,7 +113,8 @@ local function read_columns(operand, heads, count, order)
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
         if not cell or cell.factor == 0 then return nil, "its columns are mixed" end
-        if not rows_are_same(cells, operand, l, i) or last ~= l and not rows_are_same(cells, operand, last, i) then
+        local function differ(lead) return not rows_are_same(cells, operand, lead, i, rows) end
+        if differ(l) or last ~= l and differ(last) then
           return nil, "its rows are scaled or shifted by their places"
         end
         added, factor = cells.constant / cell.factor, cell.factor -- a bias is added before what multiplies it
@@ -204,8 +206,9 @@ local function read_rope(operands, made)
   end
   local rows = math.min(q.rows, k.rows)
   if past > 0 or rows * #turn.pairs > MOST_TABLE then return nil, "angles do not grow by the same from row to row" end
+  local compared = edges(rows)
   for n = 1, #turn.pairs do
-    for _, row in ipairs(edges(rows)) do
+    for _, row in ipairs(compared) do
       local angle, magnitude = turn.angle(n, row)
       local angle_k, magnitude_k = other.angle(n, row)
       if math.abs(angle - angle_k) > 1e-4 or math.abs(magnitude / turn.factor - magnitude_k / other.factor) > 1e-4 then
