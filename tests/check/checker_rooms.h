@@ -48,8 +48,8 @@ typedef struct checker {
   double *y_bounds, *probs_bounds;     /* of the rows, or null where that takes too long, */
   double row, rounded_part;            /* and the worst so far, error / bound; the same of `rounded` */
   int runs;
-  mhagen_phase *phases;  /* the kernel's, each declared large: */
   const mhagen_kernel *ran; /* the member that the last run called */
+  mhagen_phase *phases;  /* the kernel's, each declared large: */
   mhagen_kernel forking; /* what a pool takes to be worth all its threads */
 } checker;
 
