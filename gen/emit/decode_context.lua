@@ -25,9 +25,8 @@ function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bia
 
 -- A tile fetches a part of later values beside its own: of those that lie side by side so many a step, in order.
 local function fetch_rows(K, inner, tile, next)
-  local bytes = K.plan.cache.stored.bytes
-  if tile.ahead then return words.fetch_ahead(K.t, inner, next, tile.ahead, bytes) end
-  local b = inner.b
+  if tile.ahead then return words.fetch_ahead(K.t, inner, next, tile.ahead) end
+  local b, bytes = inner.b, K.plan.cache.stored.bytes
   table.insert(b.moving, { p = next, k_stride = tile.row })
   function b.fetch(k) fetch(K.t, bytes, tile.panels.used, next:at(k * tile.row), "prefetch") end
 end

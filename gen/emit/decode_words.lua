@@ -7,7 +7,7 @@
 --   context(K, step, ptrs, from, rest)     adds a block of keys; rest: those of the block that count, if not all
 --   in_order(K, step, o)                   columns of the context in their order
 --   weight_of_row(t, w, i, weight, scale)  a vector of weights times the scales of their rows
---   fetch_ahead(t, tile, next, each, bytes)  the steps of a tile fetch rows, `each` numbers of so many bytes a step
+--   fetch_ahead(t, tile, next, each)       each step of a tile fetches so many numbers from `next` on
 
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
@@ -89,9 +89,9 @@ function M.panel(K, step, at)
   end)
 end
 
--- Each step of a tile fetches so many numbers from `next` on, in order.
-function M.fetch_ahead(t, tile, next, each, bytes)
-  local b = tile.b
+-- In the order of memory.
+function M.fetch_ahead(t, tile, next, each)
+  local b, bytes = tile.b, next.type.bytes
   b.moving = b.moving or {}
   table.insert(b.moving, { p = next, k_stride = each * tiles.in_step(tile.scheme) })
   function b.fetch_block(steps) fetch(t, bytes, steps * each, next, "prefetch") end
@@ -106,7 +106,7 @@ local function sums_of(K, step, run, steps, operands)
   local tile = { scheme = scheme, rows = run.size, vecs = vecs, steps = steps,
                  unroll = tiles.round_up(K:unroll(steps), tiles.in_step(scheme)),
                  a = { p = operands.a, row = steps, k_stride = 1 }, b = operands.b, init = gemm.from_zero(K.t, scheme) }
-  if operands.next then M.fetch_ahead(K.t, tile, operands.next, operands.ahead, 1) end
+  if operands.next then M.fetch_ahead(K.t, tile, operands.next, operands.ahead) end
   return gemm.tile(K.t, tile)
 end
 

@@ -278,11 +278,8 @@ end
 -- build(panels, j, panel) for each panel of a product: the j-th of a run of equal ones; `panel` is
 -- its place, in numbers.
 function M.each_panel(K, product, build)
-  local at = 0
   for _, panels in ipairs(product.panel_runs) do
-    local first = at
-    K:each("panel", panels.count, function(j) build(panels, j, j * (panels.width * product.depth) + first) end)
-    at = at + panels.count * panels.width * product.depth
+    K:each("panel", panels.count, function(j) build(panels, j, tiles.panel_at(product, panels, j)) end)
   end
 end
 

@@ -52,7 +52,7 @@ local function panel(K, own, p)
       end)
     end
   end
-  K:each("group", steps // size, function(i) group(i, tiles.ceil_div(size, 2)) end)
+  K:each("group", steps // size, function(i) group(i, size // 2) end)
   if steps % size > 0 then group(steps // size, tiles.ceil_div(steps % size, 2)) end
   K:each("row", all - rows, function(i)
     for c, v in ipairs(own.panels.vecs) do
@@ -61,8 +61,8 @@ local function panel(K, own, p)
   end)
 end
 
-local function emit(K, place, stage, item, j)
-  local of, panels = K.plan.stage[stage.of], item.panels
+local function emit(K, place, stage, panels, j)
+  local of = K.plan.stage[stage.of]
   local packed, product = of.packed, of.product
   local function at(name, own)
     return K.plan.memory:at(place, name):at(tiles.panel_at(own, panels, j))
@@ -88,11 +88,8 @@ return function(row)
     add(row.space, { name = stage.name, doc = row.title, count = product.floats, type = product.scheme.packed })
   end
   function kind.axes(plan, stage)
-    local product, items = plan.stage[stage.of].product, {}
-    for i, panels in ipairs(product.panel_runs) do
-      items[i] = { panels = panels, first = panels.first, count = panels.count }
-    end
-    return { { var = "panel", items = items, total = product.panels } }
+    local product = plan.stage[stage.of].product
+    return { { var = "panel", items = product.panel_runs, total = product.panels } }
   end
   return kind
 end
