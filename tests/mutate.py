@@ -41,6 +41,8 @@ CONFIGS = [
     "h=2 d_model=40 dk=8 dv=3 seq=35 key_block=8 k_block=16 batch=2",
     "h=2 d_model=18 dk=4 seq=33 key_block=8 k_block=16 kv_len=true probs=true",
     "h=2 d_model=8 dk=4 seq=17 unroll=full",
+    "h=1 d_model=2 dk=1 seq=37 seq_kv=2 attention=cross causal=true causal_align=bottom_right unroll=full "
+    "query_vectors=1",  # groups that see no key
     "h=3 d_model=7 dk=13 dv=5 seq=37 batch=2",
     "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross batch=2",
     "h=1 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross",  # so small that several keys are made infinite
@@ -456,6 +458,7 @@ MUTATIONS = [
     ("values of hidden keys that leak", "emit/head.lua", "filtered = masked and head.safe", "filtered = false"),
     ("a row without keys that is not bo", "rewrite/fold.lua",
      "if scores.keyless or shared(cfg) or", "if shared(cfg) or"),
+    ("a group without keys that is left out", "emit/head.lua", "if #parts > 1 and last", "if last"),
     ("a row without keys divided by its sum", "emit/head.lua", "sum, K.plan.scores.keyless and K.plan)", "sum, false)"),
     ("the maximum of a row without keys", "emit/softmax.lua",
      "if scores.keyless and #scores.hides == 0 and not old then", "if false then"),

@@ -339,6 +339,8 @@ COVER = [
     "h=2 d_model=20 dk=8 seq=3 seq_kv=70 attention=cross sink=true alibi=true attend_dtype=bf16 batch=2",
     "h=2 d_model=20 dk=6 seq=19 dtype=bf16 probs=true",
     "h=1 d_model=2 dk=1 seq=37 causal=true unroll=full query_vectors=1",  # groups with spans of their own
+    "h=1 d_model=2 dk=1 seq=37 seq_kv=2 attention=cross causal=true causal_align=bottom_right unroll=full "
+    "query_vectors=1",  # groups that see no key
     "h=2 d_model=3 dk=2 seq=3 attend_dtype=bf16 alibi=true scores=masked unroll=full",
     "h=2 d_model=5 dk=3 seq=1 seq_kv=23 cache=append attend_dtype=f16",
     "h=1 d_model=16 dk=16 seq=40 attend_dtype=bf16",

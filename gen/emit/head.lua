@@ -229,7 +229,8 @@ local function parts_of(scores, span, safe)
   end
   if scores.bounds.first then parts[#parts + 1] = { from = span.begin, to = early, lead = 0, edge = true } end
   local last = parts[#parts]
-  if last.from == last.to then table.remove(parts) end -- of one tile
+  -- The last is none where the span is one tile; the first stays where no key is seen, for it makes the context zero.
+  if #parts > 1 and last.from == last.to then table.remove(parts) end
   for _, part in ipairs(scores.masked and safe and parts or {}) do part.open, part.edge = false, true end
   return parts
 end
