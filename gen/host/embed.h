@@ -6,7 +6,7 @@
 
 typedef struct EmbeddedFile {
   const char *name; /* the path in the repository; of a file from elsewhere, its last part */
-  const unsigned char *data;
+  const unsigned char *data; /* of Lua: compiled */
   size_t size;
 } EmbeddedFile;
 

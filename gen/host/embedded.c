@@ -22,9 +22,7 @@ static int host_embedded(lua_State *L) {
 }
 
 void load_embedded(lua_State *L, const EmbeddedFile *file) {
-  const char *chunk = lua_pushfstring(L, "@%s", file->name);
-  if (luaL_loadbufferx(L, (const char *)file->data, file->size, chunk, "t") != LUA_OK) lua_error(L);
-  lua_remove(L, -2);
+  if (luaL_loadbufferx(L, (const char *)file->data, file->size, file->name, "b") != LUA_OK) lua_error(L);
 }
 
 /* load(name, env) -> the embedded Lua file as a function with these globals, or nil */
