@@ -45,7 +45,7 @@ def test_fetched(tmp_path, isa, config, first):
     runner = runner_for(isa)
     source = generate(tmp_path, config, isa)
     (tmp_path / "hints.h").write_text(HINTS)
-    run(*compiler_for(isa, "gcc"), "-O1", "-std=c11", *emulation(isa), "-include", tmp_path / "hints.h",
+    run(*compiler_for(isa, "gcc"), "-O0", "-std=c11", *emulation(isa), "-include", tmp_path / "hints.h",
         f"-I{tmp_path}", *(["-static"] if runner else []), source, tmp_path / "mhagen.c",
         ROOT / "tests/kernels/fetch_test.c",
         "-o", tmp_path / "fetch", "-lm")

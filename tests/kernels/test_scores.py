@@ -122,7 +122,7 @@ def test_tiles_that_nobody_sees(tmp_path):
 def test_maxima_that_rise_before_the_first_tile(config):
     """All weights are kept, and tiles in front of the first one made are made behind it: only weights of other tiles
     become smaller where a maximum rises."""
-    run(MHAGEN, "check", "h=1", "d_model=5", "probs=true", "isa=scalar", *config.split())
+    check("h=1", "d_model=5", "probs=true", "isa=scalar", *config.split())
 
 
 def test_safe_path_is_short(tmp_path):

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from reference_lib import Generated, drawn_isa
-from tools import ISAS, MHAGEN, ROOT, explain, native, run, runs
+from tools import ISAS, MHAGEN, ROOT, check, explain, native, run, runs
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "int8"])
@@ -183,7 +183,7 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     "h=4 h_kv=2 d_model=76 dk=16 seq=1 seq_kv=40 cache=append group=24 value_weight_dtype=int8"])
 def test_int4_weights_and_int8_rows(shape, isa):
     """Of groups that end within a word of weights, or within a vector of words of a row."""
-    run(MHAGEN, "check", *shape.split(), "dtype=int8", "weight_dtype=int4", f"isa={isa}")
+    check(*shape.split(), "dtype=int8", "weight_dtype=int4", f"isa={isa}")
 
 
 @pytest.mark.parametrize("kind, error, unit", [("bf16", "0.008", "0x1p-8"), ("f16", "0.001", "0x1p-11")])
@@ -241,7 +241,7 @@ def test_scales_of_int4(group, tmp_path):
                                    "h=2 d_model=64 dk=32 seq=40 value_weight_dtype=int8"])
 def test_error_of_int4_without_biases(shape):
     """These add nothing that is exact then."""
-    run(MHAGEN, "check", *shape.split(), "weight_dtype=int4", "isa=scalar")
+    check(*shape.split(), "weight_dtype=int4", "isa=scalar")
 
 
 @pytest.mark.parametrize("given, refused", [

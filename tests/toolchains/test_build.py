@@ -35,7 +35,7 @@ def test_edits(tmp_path):
         for path in (tmp_path / file for file in files):
             # As editors do it: the new text takes the old one's place in the directory.
             new = path.with_name("new")
-            new.write_text((path.read_text() if path.exists() else "") + "\n")
+            new.write_text("\n" + (path.read_text() if path.exists() else ""))
             new.rename(path)
         assert built(tmp_path) == programs
         assert built(tmp_path) == []
