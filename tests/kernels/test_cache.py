@@ -38,7 +38,7 @@ class Program:
     def __init__(self, directory, name, isa, config, weights):
         run(MHAGEN, "gen", *SHAPE.split(), *config.split(), f"isa={isa}", f"name={name}", "-o", directory)
         path = directory / f"{name}.so"
-        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", directory / f"{name}.c", directory / "mhagen.c", "-o", path,
+        subprocess.run(["gcc", "-O0", "-shared", "-fPIC", directory / f"{name}.c", directory / "mhagen.c", "-o", path,
                         "-pthread"], check=True)
         self.library = ctypes.CDLL(path)
         self.kernel = Kernel.in_dll(self.library, f"{name}_kernel")
