@@ -2,7 +2,7 @@
  *
  *   embed FILE... > OUT.c
  *
- * A file that is named again is there once. Lua is there compiled, for to read it was two thirds of a start.
+ * A file that is named again is there once. Lua is compiled: to read its text took two thirds of a start.
  */
 #include <lauxlib.h>
 #include <stdio.h>
