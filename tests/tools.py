@@ -42,8 +42,9 @@ SEED = os.environ.setdefault("MHAGEN_SEED", str(int(time.time())))
 
 
 def seed_of(*what):
-    """A number by which a program of the tests draws: another one for other words, the same again by MHAGEN_SEED."""
-    return zlib.crc32(repr((SEED, *map(str, what))).encode()) >> 1
+    """A number by which a program of the tests draws: another one for other words, the same again by MHAGEN_SEED and in
+    any directory."""
+    return zlib.crc32(repr((SEED, *(str(word).replace(f"{ROOT}/", "") for word in what))).encode()) >> 1
 
 
 def in_turn(choices, *what, count=1):

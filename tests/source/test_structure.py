@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import mutate
-from tools import COVER, FACTS, ISAS, MHAGEN, ROOT, in_turn, run
+from tools import COVER, FACTS, ISAS, MHAGEN, ROOT, in_turn, run, seed_of
 
 GEN = ROOT / "gen"
 PURE = [path for path in GEN.rglob("*.lua")
@@ -253,6 +253,10 @@ def test_lines_of_sources():
     long = [f"{path}:{number}" for path in paths
             for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120]
     assert len(paths) > 60 and not long
+
+
+def test_draws_are_the_same_in_any_directory():
+    assert seed_of(ROOT / "build/mhagen") == seed_of("build/mhagen") != seed_of("build/mhagen-toy")
 
 
 # ---- generated texts ----
