@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from reference_lib import Generated
-from tools import COVER, ISAS, MHAGEN, ROOT, check, generate, native, run, shared
+from tools import COVER, ISAS, ROOT, check, generate, native, run, shared
 
 TOY = ROOT / "build/mhagen-toy-scores"
 SOURCE = (ROOT / "tests/toys/toy_score.lua").read_text()
