@@ -169,6 +169,7 @@ local function open_onnx(path)
     others[name] = others[name] or open(folder .. name)
     return others[name], folder .. name
   end)
+  graph.tools = { arrays = host.arrays, floats = M.floats, list = host.floats }
   return { path = path, data = path, type = "onnx", tensors = graph.tensors, graph = graph, others = others,
            layers = function(_, given)
              return within_limit(function() return operators(graph, given) end, path)

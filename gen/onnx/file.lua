@@ -66,8 +66,8 @@ local graph_message = {
 }
 local opset = { message = "OperatorSetIdProto", [1] = { "domain", "text" }, [2] = { "version", "int" } }
 local model_message = {
-  message = "ModelProto", [7] = { "graph", graph_message }, [8] = { "opset_import", opset, list = NAMES },
-  [25] = { "functions", "place", list = NODES },
+  message = "ModelProto", [1] = { "ir_version", "int" }, [7] = { "graph", graph_message },
+  [8] = { "opset_import", opset, list = NAMES }, [25] = { "functions", "place", list = NODES },
 }
 local function_message = {
   message = "FunctionProto", [1] = { "name", "text" }, [4] = { "input", "text", list = NAMES },
@@ -158,9 +158,10 @@ local function make_tensor(self, raw, name)
   return tensor
 end
 
-local function read_tensor(self, raw, name)
+local function read_tensor(self, raw, name, own)
   local tensor = make_tensor(self, raw, name)
   if self.tensors[name] then tensors.fail(tensor, "is there twice") end
+  if self.makers[name] and name ~= "" and not own then tensors.fail(tensor, "is made by a node too") end
   self.tensors[name] = tensor
 end
 
@@ -226,6 +227,7 @@ local function read_node(self, raw, scope)
   node.name = raw.name ~= nil and raw.name ~= "" and raw.name or ("%s of %s"):format(node.op, node.outputs[1] or "")
   for _, name in ipairs(node.outputs) do
     if name ~= "" then
+      if self.tensors[name] then tensors.fail(self.tensors[name], "is made by a node too") end
       if self.makers[name] then
         error({ message = ("%s: value %s is made by two nodes"):format(self.path, wording.short(name)) }, 0)
       end
@@ -239,7 +241,7 @@ local function read_node(self, raw, scope)
   end, 1)
   local value = node.attributes.value
   if node.domain == "" and type(value) == "table" and value.dims and node.outputs[1] then
-    if node.op == "Constant" then read_tensor(self, value, node.outputs[1])
+    if node.op == "Constant" then read_tensor(self, value, node.outputs[1], true)
     else node.value = make_tensor(self, value, node.outputs[1]) end
   end
   return node
@@ -335,6 +337,20 @@ local function function_body(self, node, place)
   return nodes_of(self, node, raw, attributes)
 end
 
+local REPLACEABLE = 4 -- from this version of the format on a caller may give what is an initializer and an input
+
+-- The inputs of a graph without its initializers.
+local function read_inputs(self, raw)
+  for _, input in ipairs(raw.graph.input) do
+    local tensor = self.tensors[input.name or ""]
+    if tensor and (raw.ir_version or 0) >= REPLACEABLE then
+      tensors.fail(tensor, "is an input too, so callers may replace it; python -m " ..
+        "onnxruntime.tools.remove_initializer_from_input makes it a constant")
+    end
+    if input.name and not tensor then self.inputs[#self.inputs + 1] = input.name end
+  end
+end
+
 local function read(file, path, type_size, open)
   local at = cursor.new(file, path)
   local raw = protobuf.read(at, model_message)
@@ -348,9 +364,7 @@ local function read(file, path, type_size, open)
     self.functions[("%s %s"):format(head.domain or "", head.name or "")] = place
   end
   for _, output in ipairs(raw.graph.output) do self.outputs[output.name or ""] = true end
-  for _, input in ipairs(raw.graph.input) do
-    if input.name and not self.tensors[input.name] then self.inputs[#self.inputs + 1] = input.name end
-  end
+  read_inputs(self, raw)
   for _, import in ipairs(raw.opset_import) do
     if (import.domain or "") == "" or import.domain == "ai.onnx" then self.opset = import.version or 0 end
   end

@@ -3,6 +3,7 @@
 --   numbers    op -> function(a, b, c, attributes) of numbers; flags are 1 and 0
 --   linear     op -> function(a, b, attributes) of forms and numbers; nil where the result is no sum of multiples
 --   short      op -> the result that one operand decides, whatever the other one is
+--   kind       what a TensorProto.DataType is
 --   folds      op -> function of two numbers, for all elements
 
 local M = {}
@@ -22,6 +23,11 @@ end
 local FLOATS, INTEGERS = { [1] = true, [10] = true, [11] = true, [16] = true }, {}
 for _, kind in ipairs { 2, 3, 4, 5, 6, 7, 12, 13 } do INTEGERS[kind] = true end
 local BOOL = 9
+
+-- What numbers of a TensorProto.DataType are: "float", "integer" or "bool"; nil for others.
+function M.kind(to)
+  return FLOATS[to] and "float" or INTEGERS[to] and "integer" or to == BOOL and "bool" or nil
+end
 
 local function cast(x, _, _, attributes)
   local to = attributes.to

@@ -4,10 +4,10 @@
 --     scores   of gen/onnx/scores.lua
 --     heads    { batch = of lead l, head = of lead l, from 0 }
 --     keys     causal, causal_align, window_left, window_right
---     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk", node that adds it }
+--     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk", node that adds it,
+--              at(b, h, q, k) = the index in it }
 
 local edges = require "onnx.indices".edges
-local regular = require "onnx.regular"
 local scores_of = require "onnx.scores"
 
 local M = {}
@@ -18,7 +18,7 @@ local function say(find, mask, index)
   local x = find.elements:at(mask.value, mask.at(index))
   if type(x) ~= "number" then return mask.kind == "add" and x.constant == -math.huge and "hidden" or "open" end
   if mask.kind == "bool" then return (x ~= 0) == mask.hidden and "hidden" or "seen" end
-  return x <= scores_of.HIDDEN and "hidden" or x == 0 and "seen" or "bias"
+  return x <= scores_of.ADDED and "hidden" or x == 0 and "seen" or "bias"
 end
 
 -- Numbers from 0 to count - 1 that stand for all: the first ones, some between, the last ones.
@@ -87,16 +87,15 @@ local function all_of(count)
   return list
 end
 
--- The leads, rows and columns that are compared with a band: all that a mask tells apart, or some of a large one, if
--- the constants behind it are regular; and whether all.
+-- The leads, rows and columns that are compared with a band: all that a mask tells apart, or some of a large one.
 local function places_of(product, own, leads)
   local rows, columns = own.q and product.rows or 1, own.k and product.columns or 1
   if #leads * rows * columns <= scores_of.MOST then
-    return { leads = leads, rows = all_of(rows), columns = all_of(columns) }, true
+    return { leads = leads, rows = all_of(rows), columns = all_of(columns) }
   end
   local some = {}
   for k, lead in ipairs(samples(#leads, 2)) do some[k] = leads[lead + 1] end
-  return { leads = some, rows = samples(product.rows, 5), columns = samples(product.columns, 9) }, false
+  return { leads = some, rows = samples(product.rows, 5), columns = samples(product.columns, 9) }
 end
 
 -- { left, right, offset } of a mask that hides what is far from a query; nil if it is none.
@@ -131,12 +130,12 @@ local function axes_of(own)
 end
 
 -- What one mask says, by value: layers share masks, and the answer takes long.
-local function read_mask(find, mask, product, heads, index)
+local function read_mask(find, mask, product, heads, index, as_they_are)
   local known = find.masks[mask.value]
-  if known and known.kind == mask.kind and known.hidden == mask.hidden and known.rows == product.rows
-      and known.columns == product.columns and known.leads == product.leads then
-    return known
-  end
+  local of = { as_they_are or false, mask.kind, mask.hidden or false, product.rows, product.columns, product.leads }
+  for i, word in ipairs(of) do of[i] = tostring(word) end
+  local how = table.concat(of, " ")
+  if known and known.how == how then return known end
   local counts = { hidden = 0, seen = 0, bias = 0, open = 0 }
   local function state(i)
     local what = say(find, mask, i)
@@ -144,12 +143,9 @@ local function read_mask(find, mask, product, heads, index)
     return what
   end
   local own, leads = moves_of(mask, product, heads, index)
-  local places, whole = places_of(product, own, leads)
-  local band = (whole or regular.is_regular(find.graph, mask.value)) and
-    band_of(state, index, product.rows, product.columns, places) or nil
-  known = { kind = mask.kind, hidden = mask.hidden, rows = product.rows, columns = product.columns,
-            leads = product.leads, band = band, left = not band or counts.bias + counts.open > 0,
-            axes = axes_of(own) }
+  local band = not as_they_are and
+    band_of(state, index, product.rows, product.columns, places_of(product, own, leads)) or nil
+  known = { how = how, band = band, left = not band or counts.bias + counts.open > 0, axes = axes_of(own) }
   find.masks[mask.value] = known
   return known
 end
@@ -164,15 +160,20 @@ local function add_band(keys, band, product)
   end
 end
 
-function M.read(find, scores, heads)
+function M.read(find, scores, heads, as_they_are)
   local keys, masks, product = {}, {}, scores.product
   local function index(lead, row, column) return ((lead - 1) * product.rows + row) * product.columns + column end
   for _, mask in ipairs(scores.masks) do
-    local known = read_mask(find, mask, product, heads, index)
+    local known = read_mask(find, mask, product, heads, index, as_they_are)
     if known.band then add_band(keys, known.band, product) end
     if known.left then
+      local function at(b, h, row, column)
+        local lead = 1
+        while heads.batch[lead] ~= b or heads.head[lead] ~= h do lead = lead + 1 end
+        return mask.at(index(lead, row, column))
+      end
       masks[#masks + 1] = { value = mask.value, kind = mask.kind, hidden = mask.hidden, axes = known.axes,
-                           node = mask.node }
+                           node = mask.node, at = at }
     end
   end
   return keys, masks

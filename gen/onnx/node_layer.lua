@@ -74,6 +74,14 @@ function Layer:take_mask(name, axes)
   if self:input(name) then self.args.mask, self.mask_axes = self:input(name), axes or nil end
 end
 
+-- The rows of K, or nil where the file does not say them.
+function Layer:key_rows()
+  local name = self.operator.keys
+  local dims = self:dims(name and self:input(name) and name or self.operator.inputs[1])
+  if self:input(self.operator.past) then return nil end
+  return dims and dims[#dims == 4 and 3 or 2] or nil
+end
+
 -- A mask that is added, or says what may be seen: its keys, by its axes. Axes without a size are whole.
 function Layer:mask(name, kind)
   local dims, of = self:dims(name)
@@ -86,6 +94,10 @@ function Layer:mask(name, kind)
   for i, size in ipairs(dims) do
     local letter = ("bhqk"):sub(i - #dims - 1, i - #dims - 1)
     if size ~= 1 or letter == "k" then letters[#letters + 1] = letter end
+  end
+  local keys = self:key_rows()
+  if keys and dims[#dims] and dims[#dims] ~= keys then
+    self:fail("%s: has %d columns for %d keys, and hides the others; pad it with -inf", name, dims[#dims], keys)
   end
   if self.keys.mask then self:fail("%s: is a second mask, and a kernel has one", name) end
   self.keys.mask, self.keys.mask_dims = kind or of and of:find "^bool" and "bool" or "add", table.concat(letters)

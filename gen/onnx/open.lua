@@ -2,14 +2,15 @@
 --
 --   new(given, how, batch) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs
---     how       nil; "longer": other numbers; extents that stay are those of all runs; "single": all are 1
+--     how       nil; "longer": other numbers; extents that stay are those of all runs; "few": less rows;
+--               "single": all are 1
 --     batch     sequences
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
 
 local M = {}
 
 -- Enough that a mask shows its form, and that a few windows of an image or of sound leave some rows.
-local LEAST, PAST, IMAGE, SAMPLES = 8, 5, 256, 20000
+local LEAST, PAST, IMAGE, SAMPLES, FEW = 8, 5, 256, 20000, 24
 
 M.BATCH = 2 -- sequences of most graphs
 
@@ -25,6 +26,7 @@ function M.new(given, how, batch)
   local rows, image, samples, past, named = math.min(largest(given.seq), 1 << 16), IMAGE, SAMPLES, PAST, {}
   local keys, first = given.seq_kv and math.min(largest(given.seq_kv), 1 << 16) or rows, nil
   if how == "single" then rows, keys, past = 1, 1, 1 end
+  if how == "few" then rows, keys, samples = math.min(rows, FEW), math.min(keys, FEW + 1), SAMPLES // 10 end
   if how == "longer" then rows, keys, image, samples, past = rows + 3, keys + 3, image + 96, 2 * samples, past + 3 end
   local function pick(name, axis, label, rank, kind)
     local text = (name .. " " .. (label or "")):lower()

@@ -10,8 +10,8 @@ local wording = require "base.wording"
 
 -- ---- operators ----
 
--- A row has inputs, their names in order; past, the name of that of earlier runs; attributes, all that are known, also
--- those that change nothing here; and read, which makes keys and projections of a layer.
+-- A row has inputs, their names in order; keys, the name of that with K; past, of that of earlier runs; attributes, all
+-- that are known, also those that change nothing here; and read, which makes keys and projections of a layer.
 local operators = {}
 
 operators["com.microsoft Attention"] = {
@@ -41,6 +41,7 @@ operators["com.microsoft Attention"] = {
 operators["com.microsoft MultiHeadAttention"] = {
   inputs = { "query", "key", "value", "bias", "key_padding_mask", "attention_bias", "past_key", "past_value",
              "past_sequence_length", "cache_indirection" },
+  keys = "key",
   past = "past_key",
   attributes = { "mask_filter_value", "num_heads", "scale", "unidirectional" },
   read = function(layer)
@@ -73,6 +74,7 @@ operators["com.microsoft MultiHeadAttention"] = {
 operators["com.microsoft GroupQueryAttention"] = {
   inputs = { "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length", "cos_cache",
              "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale" },
+  keys = "key",
   past = "past_key",
   attributes = { "do_rotary", "kv_num_heads", "local_window_size", "num_heads", "qk_output", "rotary_interleaved",
                  "scale", "smooth_softmax", "softcap" },
@@ -114,6 +116,7 @@ local written = { [0] = { "scores", "scaled" }, { "scores", "capped" }, { "score
 
 operators[" Attention"] = {
   inputs = { "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen" },
+  keys = "K",
   past = "past_key",
   attributes = { "is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode",
                  "right_window_size", "scale", "softcap", "softmax_precision" },

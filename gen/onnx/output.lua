@@ -68,7 +68,7 @@ local function output_rows(work, product)
   for l = 1, scores.product.leads do
     for _, row in ipairs(edges(v.rows)) do
       local at = heads.batch[l] * v.rows + row
-      for i = 0, width - 1 do
+      for _, i in ipairs(edges(width)) do
         taken[#taken + 1] = { row = at, column = heads.head[l] * width + i,
                               wanted = v.lead_out[leads[l]] + row * v.row_out + i * v.column_out }
       end
@@ -146,6 +146,7 @@ function M.read(work)
   local context = scores.values.out
   local list, product, why = followed(find.elements, context)
   local good, transposed = false, false
+  if work.left:find "o" then product = nil end
   if product then good, transposed = output_rows(work, product) end
   if good then
     local bias, behind

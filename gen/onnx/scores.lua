@@ -18,7 +18,8 @@ local products = require "onnx.products"
 
 local M = {}
 
-M.HIDDEN = -1e4 -- what is added to the scores of keys that are not seen is at most so
+M.HIDDEN = -1e4 -- scores that are set to so little, whatever they were, are of keys that are not seen
+M.ADDED = -65504 -- the same of what is added, the lowest of f16: scores may differ by 1e4
 
 local DEPTH = 48 -- of nodes between the products
 M.MOST = 1 << 16 -- numbers that are all looked at

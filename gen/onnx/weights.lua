@@ -65,16 +65,11 @@ local function rows_agree(operand, heads)
   return true
 end
 
--- Whether these rows of a head have column i by the same factor, and the same is added to it.
-local function rows_are_same(cells, operand, l, i, rows)
-  for _, row in ipairs(rows) do
-    local other = operand.cell(l, row, i)
-    if not other or #other ~= 1 or other[1].column ~= cells[1].column or other[1].factor ~= cells[1].factor
-        or other[1].element ~= cells[1].element or other.constant ~= cells.constant then
-      return false
-    end
-  end
-  return true
+-- Whether the last row of a head has column i by the same factor, and the same is added to it.
+local function is_same(cells, operand, l, i)
+  local other = operand.cell(l, operand.rows - 1, i)
+  return other and #other == 1 and other[1].column == cells[1].column and other[1].factor == cells[1].factor
+    and other.constant == cells.constant
 end
 
 -- How a head of two leads is turned: turn, by what sign unlike the first head; nil and why not.
@@ -97,7 +92,6 @@ end
 local function read_columns(operand, heads, count, order)
   local made = { product = operand.product, heads = count, columns = {}, elements = {} }
   local width, biased, bias, by, uneven, first = operand.side.width, false, {}, {}, false, nil
-  local rows = edges(operand.rows) -- they stand for all
   for head = 0, count - 1 do
     local l, last = leads_of(heads, head, heads.count // count)
     local turn, sign
@@ -113,10 +107,7 @@ local function read_columns(operand, heads, count, order)
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
         if not cell or cell.factor == 0 then return nil, "its columns are mixed" end
-        local function differ(lead) return not rows_are_same(cells, operand, lead, i, rows) end
-        if differ(l) or last ~= l and differ(last) then
-          return nil, "its rows are scaled or shifted by their places"
-        end
+        if not is_same(cells, operand, last, i) then return nil, "its rows are scaled or shifted by their places" end
         added, factor = cells.constant / cell.factor, cell.factor -- a bias is added before what multiplies it
       end
       made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias + added

@@ -107,9 +107,13 @@ void ref_project_inputs(const numbers *x, const extents *e, size_t entry) {
 /* ---- norms and rotations of Q_i and K_i ---- */
 
 double ref_dot(const double *a, const double *b, size_t count) {
-  double sum = 0;
-  for (size_t i = 0; i < count; i++) sum += a[i] * b[i];
-  return sum;
+  double sum[4] = {0}; /* so that an addition need not wait for the one before */
+  size_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    for (size_t k = 0; k < 4; k++) sum[k] += a[i + k] * b[i + k];
+  }
+  for (; i < count; i++) sum[0] += a[i] * b[i];
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 /* Which NaN is, unlike fmax. */
@@ -291,7 +295,9 @@ void ref_add_context(const numbers *x, const extents *e, size_t row, size_t head
   const size_t shared = head / (e->h / e->h_kv);
   memset(sum, 0, e->dv * sizeof *sum);
   for (size_t j = e->first; j < e->end; j++) {
-    for (size_t c = 0; e->sees[j] && c < e->dv; c++) sum[c] += p[j] * x->v[(j * e->h_kv + shared) * e->dv + c];
+    const double *v = x->v + (j * e->h_kv + shared) * e->dv, weight = p[j];
+    if (!e->sees[j]) continue;
+    for (size_t c = 0; c < e->dv; c++) sum[c] += weight * v[c];
   }
 }
 

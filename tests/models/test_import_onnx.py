@@ -367,11 +367,11 @@ def shaped(name, *dims):
 
 WRONG = [
     (b"", "is no ONNX file: it has no graph"),
-    (b"\x08", "byte 1: ModelProto.1: the file ends at byte 1"),
+    (b"\x08", "byte 1: ModelProto.ir_version: the file ends at byte 1"),
     (b"\xff" * 9, "ModelProto: the file ends at byte 9"),
     (b"\xff" * 10, "a number of more than 64 bits"),
     (b"\x00\x00", "ModelProto.0: no field has this number"),
-    (b"\x0f", "wire type 7 is not known"),
+    (b"\x17", "wire type 7 is not known"),
     (b"\x38\x01", "ModelProto.graph: is of wire type 0, not 2"),
     (b"\x3a\x05", "ModelProto.graph: the file ends at byte 2"),
     (b"\x3a" + varint((1 << 64) - 1), "ModelProto.graph: a length of 2^63 or more"),

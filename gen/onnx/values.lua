@@ -1,0 +1,160 @@
+-- Values of gen/onnx/evaluate.lua: arrays of the host (gen/host/arrays.c) with their axes, and what operators are made
+-- of.
+--
+--   Run                 what meanings get first: { arrays, shapes, opset, number }, and the methods below
+--     :constant(x)      a value of one number
+--     :ints(x)          its numbers as a list
+--     :apply(op, ...)   an operation of the host on numbers of values, which are broadcast
+--     :moved(x, shape, steps, base), :transposed(x, perm)    its numbers in other places
+--     :reduced(how, x, axes), :mean(x, axes)    over { axis from 1 = true }, which stay as axes of 1
+--     :product(a, b), :softmax(x, axes)
+--     :tensor(tensor)   a constant
+--   value(at, shape, integer), reshaped(x, shape), copied(list, first, last), joined(...), common(shapes),
+--   broadcast_steps(from, shape), refuse(format, ...)
+
+local indices = require "onnx.indices"
+
+local M = {}
+
+local count_of, steps_of = indices.count, indices.steps_of
+
+local Run = {}
+Run.__index = Run
+
+local function copied(list, first, last) return table.move(list, first or 1, last or #list, 1, {}) end
+
+local function joined(...)
+  local all = {}
+  for _, list in ipairs { ... } do table.move(list, 1, #list, #all + 1, all) end
+  return all
+end
+
+local function refuse(...) error(string.format(...), 0) end
+
+local function value(at, shape, integer) return { at = at, shape = shape, integer = integer or false } end
+
+function Run:constant(x) return value(self.arrays.numbers(1, x), {}, math.type(x) == "integer") end
+
+function Run:ints(x) return self.arrays.list(x.at, 0, count_of(x.shape)) end
+
+-- The steps of a value that is broadcast to axes.
+local function broadcast_steps(from, shape)
+  local steps, all = steps_of(from), {}
+  for a = 1, #shape do
+    local b = a + #from - #shape
+    local size = from[b] or 1
+    if size ~= 1 and size ~= shape[a] then refuse("operands have axes that do not fit") end
+    all[a] = size == 1 and 0 or steps[b]
+  end
+  if #from > #shape then refuse("operands have axes that do not fit") end
+  return all
+end
+
+local function common(shapes)
+  local all = {}
+  for _, shape in ipairs(shapes) do
+    for back = 0, #shape - 1 do
+      local size, known = shape[#shape - back], all[back]
+      if known and known ~= 1 and size ~= 1 and known ~= size then refuse("operands have axes that do not fit") end
+      if not known or known == 1 then all[back] = size end
+    end
+  end
+  local shape = {}
+  for back = 0, 1 << 8 do
+    if not all[back] then break end
+    table.insert(shape, 1, all[back])
+  end
+  return shape
+end
+
+-- An operation on numbers, with operands that are broadcast.
+function Run:apply(op, ...)
+  local operands, shapes, list = { ... }, {}, {}
+  for i, x in ipairs(operands) do shapes[i] = x.shape end
+  local shape = common(shapes)
+  for _, x in ipairs(operands) do
+    list[#list + 1], list[#list + 2] = x.at, broadcast_steps(x.shape, shape)
+  end
+  return value(self.arrays.applied(op, shape, table.unpack(list)), shape, operands[1].integer)
+end
+
+-- A value whose numbers are those of x, by steps of each axis from a first one.
+function Run:moved(x, shape, steps, base)
+  local at = self.arrays.numbers(count_of(shape), 0)
+  self.arrays.copy(shape, at, 0, steps_of(shape), x.at, base or 0, steps)
+  return value(at, shape, x.integer)
+end
+
+function Run:transposed(x, perm)
+  local steps, shape, all = steps_of(x.shape), {}, {}
+  for a, axis in ipairs(perm) do shape[a], all[a] = x.shape[axis], steps[axis] end
+  return self:moved(x, shape, all)
+end
+
+local function reshaped(x, shape)
+  if count_of(shape) ~= count_of(x.shape) then refuse("a value of %d numbers has axes of others", count_of(x.shape)) end
+  return value(x.at, shape, x.integer)
+end
+
+-- Sums, ... over some axes (from 1, { axis = true }); they stay as axes of 1.
+function Run:reduced(how, x, axes)
+  local shape, at = x.shape, x.at
+  for a = 1, #shape do
+    if axes[a] then
+      at = self.arrays.reduced(how, at, count_of(shape, 1, a - 1), shape[a], count_of(shape, a + 1))
+      shape = joined(copied(shape, 1, a - 1), { 1 }, copied(shape, a + 1))
+    end
+  end
+  return value(at, shape, x.integer)
+end
+
+function Run:mean(x, axes)
+  local sum = self:reduced("sum", x, axes)
+  return self:apply("div", sum, self:constant(count_of(x.shape) / math.max(1, count_of(sum.shape))))
+end
+
+-- Matrices [.., rows, inner] by [.., inner, columns].
+function Run:product(a, b)
+  local lead_a, lead_b = copied(a.shape, 1, #a.shape - 2), copied(b.shape, 1, #b.shape - 2)
+  local lead = common { lead_a, lead_b }
+  local rows, inner, columns = a.shape[#a.shape - 1], a.shape[#a.shape], b.shape[#b.shape]
+  if b.shape[#b.shape - 1] ~= inner then refuse("a product of %d columns and %d rows", inner, b.shape[#b.shape - 1]) end
+  local function steps(own, size)
+    local all = broadcast_steps(own, lead)
+    for k = 1, #all do all[k] = all[k] * size end
+    return all
+  end
+  local at = self.arrays.product(a.at, b.at, lead, steps(lead_a, rows * inner), steps(lead_b, inner * columns), rows,
+                                 inner, columns)
+  return value(at, joined(lead, { rows, columns }))
+end
+
+function Run:softmax(x, axes)
+  local e = self:apply("exp", self:apply("sub", x, self:reduced("max", x, axes)))
+  return self:apply("div", e, self:reduced("sum", e, axes))
+end
+
+-- ---- constants ----
+
+local MOST_TENSOR = 1 << 27 -- bytes that are read at once
+
+-- The numbers of a constant, in double.
+function Run:tensor(tensor)
+  local count, kind = count_of(tensor.shape), tensor.type
+  local listed = kind:match "^(%w+) in int%d+_data$"
+  local integer = not (listed or kind):find "F%d"
+  if listed then
+    local list = {}
+    for i = 1, count do list[i] = self.number(tensor, i - 1) or refuse("constant %s is not read", tensor.name) end
+    return value(self.arrays.numbers(list), tensor.shape, integer)
+  end
+  if tensor.bytes > MOST_TENSOR then refuse("constant %s is too large", tensor.name) end
+  local bytes = count > 0 and tensor.file:bytes(tensor.at, tensor.bytes) or ""
+  local at = bytes and self.arrays.decoded(bytes, kind, count)
+  return at and value(at, tensor.shape, integer) or refuse("constant %s of type %s is not read", tensor.name, kind)
+end
+
+M.Run, M.value, M.reshaped, M.copied, M.joined, M.refuse = Run, value, reshaped, copied, joined, refuse
+M.broadcast_steps, M.common = broadcast_steps, common
+
+return M

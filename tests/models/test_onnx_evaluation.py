@@ -1,0 +1,177 @@
+"""What the proof of an import evaluates (gen/onnx/evaluate.lua), against ONNX Runtime: each operator that it knows."""
+import pytest
+
+from tools import ROOT, run
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+np = pytest.importorskip("numpy", reason="NumPy is not installed")
+
+from onnx import TensorProto as T, helper, numpy_helper
+
+EVALUATE = ROOT / "build/mhagen-evaluate"
+RNG = np.random.default_rng(7)
+
+
+def f(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def i(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def u8(*shape):
+    return RNG.integers(0, 256, shape).astype(np.uint8)
+
+
+def s8(*shape):
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def flags(*shape):
+    return RNG.integers(0, 2, shape).astype(bool)
+
+
+X, POSITIVE, INTEGERS = f(2, 3, 4), np.abs(f(2, 3, 4)) + 0.1, RNG.integers(-9, 10, (2, 3, 4))
+SQUARE = f(1, 2, 5, 5)
+NOT_FINITE = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
+
+# The operator, behind its domain; the version of ONNX's own; inputs, or None; attributes.
+CASES = [
+    *[(op, 17, [X], {}) for op in """Abs Atan Ceil Cos Erf Exp Floor Identity Neg Reciprocal Relu Round Shape Sigmoid
+       Sign Sin Size Softplus Tan Tanh Cosh Sinh""".split()],
+    *[(op, 17, [POSITIVE], {}) for op in ["Log", "Sqrt"]],
+    *[(op, 17, [np.tanh(X)], {}) for op in ["Acos", "Asin"]],
+    *[(op, 17, [X, f(3, 1)], {}) for op in ["Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"]],
+    *[(op, 17, [X, f(4), f(2, 1, 1)], {}) for op in ["Max", "Min", "Sum", "Mean"]],
+    *[(op, 17, [INTEGERS, i(2, 3, -4, 1)], {}) for op in """Add Sub Mul Div Equal Less Greater LessOrEqual
+       GreaterOrEqual Mod""".split()],
+    *[(op, 17, [flags(3, 4), flags(4)], {}) for op in ["And", "Or", "Xor"]],
+    ("Not", 17, [flags(5)], {}), ("IsNaN", 17, [NOT_FINITE], {}), ("IsInf", 17, [NOT_FINITE], {}),
+    ("Mod", 17, [X, f(4)], {"fmod": 1}), ("Pow", 17, [POSITIVE, f(4)], {}), ("Pow", 17, [X, i(2)], {}),
+    ("Where", 17, [flags(3, 1), X, f(4)], {}), ("Equal", 17, [X, X[:1]], {}), ("Max", 17, [X, np.float32("nan")], {}),
+    ("Clip", 17, [X, np.float32(-0.5), np.float32(0.5)], {}), ("Clip", 17, [X, None, np.float32(0.1)], {}),
+    ("Clip", 9, [X], {"min": -0.2, "max": 0.3}),
+    *[("Cast", 17, [x], {"to": to}) for x in (X * 3, INTEGERS, flags(3))
+      for to in (T.FLOAT, T.INT64, T.BOOL, T.DOUBLE)],
+    ("CastLike", 17, [X * 3, i(1)], {}), ("CastLike", 17, [INTEGERS, f(1)], {}),
+    # other arrangements
+    ("Dropout", 17, [X], {}), ("Reshape", 17, [X, i(0, -1, 2)], {}), ("Flatten", 17, [X], {"axis": 2}),
+    ("Squeeze", 17, [f(1, 3, 1), i(0)], {}), ("Squeeze", 11, [f(1, 3, 1)], {"axes": [2]}),
+    ("Unsqueeze", 17, [X, i(0, -1)], {}), ("Transpose", 17, [X], {"perm": [2, 0, 1]}), ("Transpose", 17, [X], {}),
+    ("Expand", 17, [f(3, 1), i(2, 1, 4)], {}), ("Tile", 17, [X, i(1, 2, 3)], {}),
+    ("Slice", 17, [X, i(1, 0), i(3, 2), i(1, -1), i(1, 1)], {}), ("Slice", 17, [X, i(-1), i(-9), i(2), i(-2)], {}),
+    ("Slice", 17, [X, i(0), i(2**62), i(1)], {}), ("Slice", 9, [X], {"starts": [1], "ends": [-1], "axes": [2]}),
+    ("Split", 17, [X, i(1, 3)], {"axis": -1}), ("Split", 11, [X], {"axis": 2, "split": [3, 1]}),
+    ("Split", 13, [f(4, 3)], {}), ("Concat", 17, [X, f(2, 1, 4)], {"axis": 1}),
+    ("Gather", 17, [X, np.array([[0, -1], [1, 1]])], {"axis": 1}), ("Gather", 17, [X, np.int64(1)], {"axis": -1}),
+    ("GatherElements", 17, [X, np.array([[[0, -1, 1, 1]]])], {"axis": 2}),
+    ("ScatterElements", 18, [X, np.array([[[2, 0, -2, 1]]]), f(1, 1, 4)], {"axis": 1}),
+    ("GatherND", 17, [X, np.array([[0, 2], [1, -1]])], {}),
+    ("ScatterND", 17, [X, np.array([[0, 2], [1, 0]]), f(2, 4)], {}),
+    ("Pad", 17, [X, i(0, 1, 0, 2, 0, 1), np.float32(0.5)], {}), ("Shape", 17, [X], {"start": 1, "end": -1}),
+    ("Range", 17, [np.int64(2), np.int64(9), np.int64(3)], {}),
+    ("Range", 17, [np.float32(3), np.float32(0), np.float32(-0.7)], {}),
+    ("ConstantOfShape", 17, [i(2, 3)], {"value": numpy_helper.from_array(i(5))}),
+    ("ConstantOfShape", 17, [i(2, 3)], {}),
+    ("Constant", 17, [], {"value_ints": [3, -4]}), ("Constant", 17, [], {"value_float": 0.25}),
+    *[("Trilu", 17, [SQUARE, k], {"upper": upper}) for k in (None, np.int64(1), np.int64(-2)) for upper in (0, 1)],
+    ("EyeLike", 17, [f(3, 4)], {"k": 1}), ("CumSum", 17, [X, np.int64(1)], {}),
+    ("CumSum", 17, [X, np.int64(-1)], {"exclusive": 1}),
+    # sums
+    *[(op, 17, [POSITIVE], {"axes": [1, -1], "keepdims": keep}) for op in
+      ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"]
+      for keep in (0, 1)],
+    ("ReduceSum", 17, [X, i(0, 2)], {"keepdims": 0}), ("ReduceSum", 17, [X], {}),
+    ("ReduceSum", 17, [X, i()], {"noop_with_empty_axes": 1}), ("ReduceMean", 18, [X, i(1)], {}),
+    *[(op, version, [X], {"axis": axis}) for op in ["Softmax", "LogSoftmax"] for version in (11, 17)
+      for axis in (1, 2)],
+    ("Softmax", 11, [X], {}), ("Softmax", 17, [X], {}),
+    # norms
+    ("LayerNormalization", 17, [X, f(4), f(4)], {"epsilon": 0.1}),
+    ("LayerNormalization", 17, [X, f(3, 4)], {"axis": 1}),
+    ("RMSNormalization", 23, [X, f(4)], {"epsilon": 0.1}),
+    ("SimplifiedLayerNormalization", 17, [X, f(4)], {"epsilon": 0.1, "axis": -1}),
+    ("LpNormalization", 17, [X], {"axis": 1}),
+    ("BatchNormalization", 17, [X, f(3), f(3), f(3), POSITIVE[0, :, 0]], {"epsilon": 0.1}),
+    # products
+    ("MatMul", 17, [f(2, 1, 3, 4), f(5, 4, 2)], {}), ("MatMul", 17, [f(4), f(4, 2)], {}), ("MatMul", 17, [X, f(4)], {}),
+    ("MatMul", 17, [np.where(np.arange(36).reshape(9, 4) % 3 == 0, f(9, 4), 0).astype("f4"), f(4, 6)], {}),
+    ("com.microsoft FusedMatMul", 17, [X, f(2, 3, 4)], {"transB": 1, "alpha": 0.5}),
+    ("com.microsoft FusedMatMul", 17, [X, f(2, 3, 2)], {"transA": 1}),
+    ("Gemm", 17, [f(4, 3), f(5, 4), f(5)], {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
+    ("Gemm", 17, [f(3, 4), f(4, 5)], {}),
+    *[("Einsum", 17, shapes, {"equation": equation}) for equation, shapes in [
+        ("bhqd,bhkd->bhqk", [f(2, 3, 4, 5), f(2, 3, 6, 5)]), ("bqhd,bkhd->bhqk", [f(2, 4, 3, 5), f(2, 6, 3, 5)]),
+        ("bhqk,bhkd->bqhd", [f(2, 3, 4, 6), f(2, 3, 6, 5)]), ("bij, jk -> bik", [f(2, 3, 4), f(4, 5)]),
+        ("i,j->ij", [f(3), f(4)]), ("bhqd,bhkd->bhqk", [f(2, 3, 4, 5), f(2, 1, 6, 5)])]],
+    ("Conv", 17, [f(2, 4, 3), f(5, 4, 1), f(5)], {}), ("Conv", 17, [f(2, 4, 3, 2), f(5, 4, 1, 1)], {}),
+    # integers
+    ("MatMulInteger", 17, [u8(3, 4), s8(4, 5), np.uint8(7)], {}), ("MatMulInteger", 17, [u8(3, 4), u8(4, 5)], {}),
+    ("DequantizeLinear", 17, [s8(3, 4), np.abs(f(4)), s8(4)], {"axis": 1}),
+    ("DequantizeLinear", 17, [u8(3, 4), np.float32(0.1)], {}),
+    ("DequantizeLinear", 21, [u8(6, 4), np.abs(f(2, 4)), u8(2, 4)], {"axis": 0, "block_size": 3}),
+    *[("com.microsoft MatMulNBits", 17, [f(3, 20), u8(5, blocks, size * bits // 8), f(5 * blocks), zeros],
+       {"K": 20, "N": 5, "bits": bits, "block_size": size}) for bits, size, blocks, zeros in [
+           (4, 16, 2, None), (4, 16, 2, u8(5)), (8, 16, 2, None)]],
+]
+# Roundings that the evaluation leaves out: compared up to a step.
+ROUNDED = [("QuantizeLinear", 17, [X, np.float32(0.05), np.uint8(128)], {}),
+           ("DynamicQuantizeLinear", 17, [X], {})]
+
+
+def model_of(op, version, inputs, attributes):
+    domain, op = op.split(" ") if " " in op else ("", op)
+    own = helper.find_min_ir_version_for([helper.make_opsetid("", version)])
+    count = 2 if op == "Split" else 3 if op == "DynamicQuantizeLinear" else 1
+    node = helper.make_node(op, ["" if x is None else f"i{k}" for k, x in enumerate(inputs)],
+                            [f"o{k}" for k in range(count)], domain=domain, **attributes)
+    while node.input and not node.input[-1]:
+        node.input.pop()
+    tensors = [numpy_helper.from_array(np.asarray(x), f"i{k}") for k, x in enumerate(inputs) if x is not None]
+    graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name=f"o{k}") for k in range(count)], tensors)
+    return helper.make_model(graph, ir_version=max(own, 4), opset_imports=[
+        helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)])
+
+
+def expected(model):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return {output.name: value for output, value in zip(model.graph.output, session.run(None, {}))}
+
+
+def evaluated(path):
+    values = {}
+    for line in run(EVALUATE, path).splitlines():
+        name, shape, numbers = line.split("|")
+        values[name] = np.array([float(x) for x in numbers.split()]).reshape([int(x) for x in shape.split()])
+    return values
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{i}-{case[0].strip()}" for i, case in enumerate(CASES)])
+def test_operator(tmp_path, number):
+    model = model_of(*CASES[number])
+    onnx.save(model, tmp_path / "m.onnx")
+    want, got = expected(model), evaluated(tmp_path / "m.onnx")
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], np.asarray(value, float), rtol=2e-5, atol=2e-5)
+        assert got[name].shape == value.shape
+
+
+def test_rounding_is_left_out(tmp_path):
+    model = model_of(*ROUNDED[0])
+    onnx.save(model, tmp_path / "m.onnx")
+    got = evaluated(tmp_path / "m.onnx")["o0"]
+    inside = (got > 0) & (got < 255)
+    assert inside.any() and np.abs(got - expected(model)["o0"].astype(float))[inside].max() < 0.51
+    onnx.save(model_of(*ROUNDED[1]), tmp_path / "m.onnx")
+    got = evaluated(tmp_path / "m.onnx")
+    assert (got["o0"] == X).all() and got["o1"] == 1 and got["o2"] == 0
+
+
+def test_every_operator_has_a_case():
+    known = set(run(EVALUATE, "--rows").split("\n")) - {""}
+    assert len(known) > 80
+    assert known == {case[0].strip() for case in CASES + ROUNDED}
