@@ -4,6 +4,7 @@ local host = require "host"
 local config = require "options.config"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
+local layers = require "model.layers"
 local model_text = require "model.text"
 local packed_file = require "command.packed_file"
 local takes = require "command.takes"
@@ -51,12 +52,13 @@ local function parts_of(packing, files, in_out)
   end
   for name, tensor in pairs(weights.find_tensors(files)) do
     local size = packing.sizes[names[name]]
-    if not host.type_size(tensor.type) then
+    local matrix, rows, columns = name:find("^w"), size[1], size[2]
+    if not in_out and matrix then rows, columns = columns, rows end
+    local part = { tensor = tensor, features = rows, width = columns, blocks = 1, count = rows, first = 0, step = rows }
+    layers.by_rows(part)
+    if not host.type_size(part.tensor.type) then
       tensors.fail(tensor, "numbers of type %s are not read", errors.show(tensor.type))
     end
-    local rows, columns = size[1], size[2]
-    local turned = not in_out and name:find("^w") and true
-    if turned then rows, columns = columns, rows end
     local wanted = { rows, columns }
     local same = rows == 1 and tensors.count(tensor) == columns
       or tensors.shape_text(tensor.shape) == tensors.shape_text(wanted)
@@ -64,10 +66,9 @@ local function parts_of(packing, files, in_out)
       local other = tensors.shape_text(tensor.shape) == tensors.shape_text { columns, rows }
       tensors.fail(tensor, "its shape is %s, and %s must be %s%s", tensors.shape_text(tensor.shape), name,
         tensors.shape_text(rows == 1 and { columns } or wanted),
-        other and name:find("^w") and ("; see --layout %s"):format(in_out and "out_in" or "in_out") or "")
+        other and matrix and ("; see --layout %s"):format(in_out and "out_in" or "in_out") or "")
     end
-    parts[names[name]] = { tensor = tensor, features = rows, width = columns, blocks = 1, count = rows, first = 0,
-                           step = rows }
+    parts[names[name]] = part
   end
   local missing = {}
   for _, name in ipairs { "wq", "wk", "wv", "wo" } do

@@ -145,14 +145,15 @@ local function fail_missing(model, name)
   error({ message = ("%s: tensor %s is missing%s"):format(model.data, wording.short(name), advice(model)) }, 0)
 end
 
+local function shape_of(part) return part.in_out and { part.width, part.features } or { part.features, part.width } end
+
 -- The shape that a tensor must have; a vector may have more axes.
 local function check_shape(model, part, type_size)
   local tensor = part.tensor
   if not type_size(tensor.type, part.integers) then
     tensors.fail(tensor, "numbers of type %s are not read%s", wording.short(tensor.type), advice(model))
   end
-  local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
-    or { part.features, part.width }
+  local wanted = not part.width and { part.features } or shape_of(part)
   local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(tensor.shape) ==
     tensors.shape_text(wanted) or (part.firsts or part.stride)
       and tensors.count(tensor) == part.features * (part.stride or part.width)
@@ -160,6 +161,13 @@ local function check_shape(model, part, type_size)
     tensors.fail(tensor, "its shape is %s, and by the config it must be %s", tensors.shape_text(tensor.shape),
                  tensors.shape_text(wanted))
   end
+end
+
+-- Takes the transpose of a matrix that lies column by column. The numbers have the same places in memory.
+function M.by_rows(part)
+  local other = part.width and part.tensor.transpose
+  if not other or tensors.shape_text(part.tensor.shape) ~= tensors.shape_text(shape_of(part)) then return end
+  part.tensor, part.in_out, part.turned = other, not part.in_out, not part.turned
 end
 
 -- The parts of the weights of a layer with their tensors, whose shapes are as cfg says. With rope so is that of what
@@ -180,6 +188,7 @@ function M.weights(model, layer, cfg, type_size)
       if part.tensor.joined then
         quantized.fit(part, part.tensor, model.fields and model.fields:object "quantization_config")
       end
+      M.by_rows(part)
       check_shape(model, part, type_size)
     elseif part.optional then
       all[matrix] = nil

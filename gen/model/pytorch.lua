@@ -37,7 +37,8 @@ local function is_contiguous(shape, strides)
   return true
 end
 
--- A view of a storage. One that lies otherwise than by rows has a type that nobody reads.
+-- A view of a storage. One that lies otherwise than by rows has a type that nobody reads; that of a transposed matrix
+-- has the matrix, which lies by rows, as its `transpose`.
 local function rebuild(arguments, at)
   local storage, first = arguments[1], arguments[2]
   if not is(storage, "storage") then at:fail("a tensor has no storage") end
@@ -46,12 +47,17 @@ local function rebuild(arguments, at)
   if #shape ~= #strides then at:fail("%d strides of %d axes", #strides, #shape) end
   local tensor = { kind = "tensor", type = storage.type, shape = shape, path = at.path, name = storage.key,
                    at = storage.first + math.min(first, storage.count) * storage.size }
-  local count = tensors.count(tensor)
-  if not is_contiguous(shape, strides) then
-    tensor.type = ("%s with strides %s"):format(tensor.type, tensors.shape_text(strides))
-  elseif count > 0 and (first > storage.count or count > storage.count - first) then
+  local count, by_rows = tensors.count(tensor), is_contiguous(shape, strides)
+  local turned = #shape == 2 and { shape[2], shape[1] }
+  local by_columns = not by_rows and turned and is_contiguous(turned, { strides[2], strides[1] })
+  if (by_rows or by_columns) and count > 0 and (first > storage.count or count > storage.count - first) then
     at:fail("%d numbers from number %d on of a storage of %d", count, first, storage.count)
   end
+  if by_rows then return tensor end
+  if by_columns then
+    tensor.transpose = { type = tensor.type, shape = turned, path = tensor.path, name = tensor.name, at = tensor.at }
+  end
+  tensor.type = ("%s with strides %s (save x.contiguous())"):format(tensor.type, tensors.shape_text(strides))
   return tensor
 end
 
@@ -113,6 +119,11 @@ local function refuse_kinds(file, path)
   if head:sub(1, 4) ~= ZIP then error({ message = path .. ": is no torch.save's file" }, 0) end
 end
 
+-- A tensor by the name in the dictionary: several may be of one view.
+local function named(tensor, name, file)
+  return { name = name, path = tensor.path, file = file, type = tensor.type, shape = tensor.shape, at = tensor.at }
+end
+
 -- file -> { name: tensor } of the dictionary that the file is.
 return function(file, path)
   refuse_kinds(file, path)
@@ -129,7 +140,8 @@ return function(file, path)
   for _, name in ipairs(all.names) do
     local tensor = all.of[name]
     if type(name) == "string" and is(tensor, "tensor") then
-      found[name] = { name = name, path = path, file = file, type = tensor.type, shape = tensor.shape, at = tensor.at }
+      found[name] = named(tensor, name, file)
+      found[name].transpose = tensor.transpose and named(tensor.transpose, name, file)
     end
   end
   return found

@@ -4,6 +4,7 @@
 --   type                 a type of the host's type_size, or another
 --   shape                { outermost, .. }
 --   at                   the first byte
+--   transpose            of a matrix that lies column by column: its transpose, a tensor too
 
 local wording = require "base.wording"
 

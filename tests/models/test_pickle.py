@@ -66,6 +66,33 @@ def test_same_as_safetensors(kind, tmp_path):
         assert packed(folder(tmp_path / str(i), **pickled(given, **options))) == expected
 
 
+def by_columns(x):
+    return {name: value.T.contiguous().T if value.dim() == 2 else value for name, value in x.items()}
+
+
+def test_transposed(tmp_path):
+    """Matrices that lie column by column: of a model, fused ones of [in][out], and in `pack`."""
+    fused = {f"h.0.attn.{name}.{part}": torch.randn(shape) for name, width in [("c_attn", 24), ("c_proj", 8)]
+             for part, shape in [("weight", (8, width)), ("bias", (width,))]}
+    gpt2 = dict(model_type="gpt2", n_embd=8, n_head=2, n_layer=1, n_positions=8)
+    for i, (x, config) in enumerate([(tensors(), CONFIG), (fused, gpt2)]):
+        made = []
+        for values in x, by_columns(x):
+            path = folder(tmp_path / f"{i}{len(made)}", **pickled(values))
+            (path / "config.json").write_text(json.dumps(config))
+            made.append(packed(path))
+        assert made[0] == made[1]
+    made = []
+    matrices = {letter: torch.randn(4, 8) for letter in "qkv"}
+    for values in matrices, by_columns(matrices):
+        torch.save(values, tmp_path / "a.bin")
+        for layout, shape in ("out_in", "h=1 d_model=8 dk=4"), ("in_out", "h=2 d_model=4 dk=4"):
+            files = [f"w{letter}={tmp_path}/a.bin:{letter}" for letter in "qkv"]
+            run(MHAGEN, "pack", *shape.split(), *KEYS, "project=qkv", *files, "--layout", layout, "-o", tmp_path / "x")
+            made.append((tmp_path / "x").read_bytes())
+    assert made[:2] == made[2:]
+
+
 def test_shards(tmp_path):
     x = tensors()
     expected = packed(folder(tmp_path / "plain", model__safetensors=lambda path: save_file(x, path)))
@@ -147,7 +174,9 @@ WRONG = [  # the bytes of data.pkl, and what is told
     (view(shape=b"K\2K\2K\1\x87"), "2 strides of 3 axes"), (view(shape=b"K\2K\3\x86", strides=b"K\3K\1\x86"),
                                                            "6 numbers from number 0 on of a storage of 4"),
     (view(shape=2 * b"\x8a\5\0\0\0\0\1" + b"\x86"), "more than 2^47 numbers"),
-    (view(strides=b"K\1K\2\x86"), "numbers of type F32 with strides [1, 2] are not read"),
+    (view(first=b"K\1", strides=b"K\1K\2\x86"), "4 numbers from number 1 on of a storage of 4"),
+    (view(strides=b"K\1K\2\x86"), "numbers of type F32 with strides [1, 2] (save x.contiguous()) are not read"),
+    (view(strides=b"K\2K\2\x86"), "numbers of type F32 with strides [2, 2] (save x.contiguous()) are not read"),
     (view(), "its shape is [2, 2], and wq must be [8, 8]"),
 ]
 
