@@ -10,7 +10,7 @@ import pytest
 from tools import MHAGEN, ROOT, run
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text()
-         for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+         for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("findings/*.md")]}
 README, CONTRIBUTING = PAGES["README.md"], PAGES["CONTRIBUTING.md"]
 # What is marked as console is to be read: it takes long, or installs.
 COMMANDS = [(page, commands) for page, text in PAGES.items()

@@ -245,6 +245,18 @@ def test_mutations_are_lua():
     assert not mutate.no_lua()
 
 
+def test_findings_have_their_form():
+    """Each has a row of the page, pins what it installs in a folder of its own, and does without this project."""
+    rows = re.findall(r"^\| \[([\w.-]+)\]\(\1\) \|", (ROOT / "findings/README.md").read_text(), re.M)
+    assert rows == sorted(path.name for path in (ROOT / "findings").iterdir() if path.name != "README.md")
+    for name in rows:
+        text = (ROOT / "findings" / name).read_text()
+        run("sh", "-n", ROOT / "findings" / name)
+        installed = re.search(r"pip\" install -qq --disable-pip-version-check ((?:[^\\\n]|\\\n)*)\n", text)[1]
+        assert all(re.fullmatch(r"[\w-]+==[\d.]+", word) for word in installed.replace("\\\n", "").split())
+        assert "mktemp -d" in text and "this has changed" in text and "mhagen" not in text.lower()
+
+
 def test_lines_of_sources():
     paths = [path for folder in ("gen", "python", "runtime", "templates", "tests", "scripts", "examples")
              for path in (ROOT / folder).rglob("*")
