@@ -1,5 +1,6 @@
 """The rows of gen/score: toy rows in one file go through the whole check, and what rarely runs is short."""
 import ctypes
+import math
 import mmap
 import os
 import re
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from reference_lib import Generated
+from reference_lib import Generated, drawn_isa
 from tools import COVER, ISAS, ROOT, check, generate, native, run, shared
 
 TOY = ROOT / "build/mhagen-toy-scores"
@@ -110,6 +111,23 @@ def test_masks_are_read_where_keys_are_seen(keys, ints, read, tmp_path):
         kernel.run(mask=start, **at)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_rows_of_one_finite_number(tmp_path):
+    """What others add to hide keys, to all keys of a row: -1e4, and the lowest number of f16, leave the weights of the
+    scores, to their last bits; from -1e9 on a sum has no bit of a score, and weights are equal, as in PyTorch."""
+    lows, scores = [0, -1e4, -65504, -1e9, -3.4028235e38], [0.5, -1.0, 2.0]
+    kernel = Generated(dict(h=1, d_model=2, dk=2, seq=1, seq_kv=3, batch=len(lows), attention="cross", project="none",
+                            scale=1, mask="add", mask_dims="bk", probs="true"), drawn_isa("lows"), tmp_path / "kernel")
+    rows = dict(q=[1, 0] * len(lows), k=[x for score in scores for x in (score, 0)] * len(lows), v=[0] * 6 * len(lows),
+                y=[0] * 2 * len(lows), mask=[low for low in lows for _ in scores], probs=[0] * 3 * len(lows))
+    arrays = {name: (ctypes.c_float * len(numbers))(*numbers) for name, numbers in rows.items()}
+    kernel.run(**{name: ctypes.addressof(array) for name, array in arrays.items()})
+    sums = sum(map(math.exp, scores))
+    for i, low in enumerate(lows):
+        wanted = [1 / 3 if low <= -1e9 else math.exp(score) / sums for score in scores]
+        error = 1e-6 + 2**-24 * abs(low) if low > -1e9 else 1e-6
+        assert all(abs(got - want) < error for got, want in zip(arrays["probs"][3 * i:3 * i + 3], wanted)), low
 
 
 def test_tiles_that_nobody_sees(tmp_path):

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from reference_lib import Generated, drawn_isa
-from tools import ISAS, MHAGEN, ROOT, check, explain, native, run, runs
+from reference_lib import Generated, aligned, drawn_isa
+from tools import ISAS, MHAGEN, ROOT, check, explain, in_turn, native, run, runs
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "int8"])
@@ -51,6 +51,20 @@ def test_sums_beyond_half_precision(isa, tmp_path):
     for rows in x, huge:
         largest = max(map(abs, mean(rows)))
         assert all(abs(got - want) < 2e-3 * largest for got, want in zip(values(rows), mean(rows)))
+
+
+def test_sums_of_a_long_cache(tmp_path):
+    """Of 65,536 equal values in f16, where sums in f16 would stop at 2,048 times a weight."""
+    width, rows = 8, 1 << 16
+    kernel = Generated(dict(h=1, d_model=width, dk=width, seq=1, seq_kv=rows, project="none", cache="fixed",
+                            attention="cross", cache_dtype="f16", attend_dtype=in_turn(["f16", "f32"], "long")[0]),
+                       drawn_isa("long cache"), tmp_path / "kernel")
+    q, y, ones = floats([0.5] * width), floats([0] * width), floats([1] * width * rows)
+    _, cache = aligned(kernel.shape.cache_bytes)
+    given = {name: ctypes.addressof(array) for name, array in dict(q=q, k=ones, v=ones, y=y).items()}
+    kernel.fill(**given, cache=cache)
+    kernel.run(**given, cache=cache)
+    assert all(abs(number - 1) <= kernel.shape.error for number in y) and kernel.shape.error <= 1e-3
 
 
 def test_integers_are_the_same(tmp_path):
