@@ -16,6 +16,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 np = pytest.importorskip("numpy", reason="NumPy is not installed")
 
+import onnx.reference
 from onnx import TensorProto, helper, numpy_helper
 
 RELATIVE = 1e-5  # the largest difference, of the largest number
@@ -278,6 +279,22 @@ def test_written_out(tmp_path):
         given["hidden"][:, :1] = False
         for expected, got in zip(alone.run(None, given), with_ours.run(None, given), strict=True):
             same(expected, got)
+
+
+def test_one_mask_for_all_rows(tmp_path):
+    """Attention of ai.onnx with a mask of padding, as PyTorch's exporter writes it: ONNX Runtime 1.32 refuses to run
+    the graph itself, for its mask has one row for all queries."""
+    graph, heads, dk, seq = Graph("padding"), 2, 8, 5
+    q, k, v = [graph.by_head(graph.linear(x, 16, 16), heads, dk) for x in [graph.input("x", ["batch", seq, 16])] * 3]
+    mask = graph.input("mask", ["batch", 1, 1, seq])
+    y = graph.node("Reshape", graph.node("Transpose", graph.node("Attention", q, k, v, mask), perm=[0, 2, 1, 3]),
+                   graph.constant([0, 0, 16]))
+    path = graph.save(tmp_path / "g.onnx", graph.linear(y, 16, 16))
+    assert "  stays" not in replace(path, tmp_path / "out", "isa=scalar")
+    given = {"x": graph.x(2, seq, 16), "mask": np.zeros((2, 1, 1, seq), "f4")}
+    given["mask"][1, ..., 3:] = -np.inf
+    expected, = onnx.reference.ReferenceEvaluator(onnx.load(path)).run(None, given)
+    same(expected, ours(tmp_path / "out").run(None, given)[0])
 
 
 def test_branches(tmp_path):
