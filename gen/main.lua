@@ -16,6 +16,14 @@ local groups = {
   { title = "Speed", "bench", "tune", "sweep", "sweep-step", "sweep-shard", "report" },
   { title = "Lists", "isas", "schema" },
 }
+
+-- What other tools call commands.
+local elsewhere = {
+  gen = "generate codegen compile build emit", model = "convert import export quantize",
+  isas = "doctor info env devices", bench = "benchmark perf time", check = "test verify validate",
+  tune = "autotune search optimize", explain = "plan show inspect",
+}
+
 local function file_of(name) return require("command." .. name:gsub("-", "_")) end
 
 local ALL = { schema = true } -- commands that tell of all others
@@ -40,6 +48,12 @@ local function build_parser(only)
   parser.error = function(_, message)
     local told, tip = message:match("^(.*)\nDid you(.*)$")
     local key = not told and config.meant(message:match("^unknown option '%-+([%w_-]+)") or "")
+    local other = message:match("^unknown command '(%l+)'$")
+    for name, words in pairs(elsewhere) do
+      if other and (" " .. words .. " "):find(" " .. other .. " ", 1, true) then
+        tip = (" mean '%s'?"):format(name)
+      end
+    end
     tip = tip and ", did you" .. tip or key and ("; a key has no dashes, did you mean %s=VALUE?"):format(key)
     error({ message = (told or message) .. (tip or "; see --help") }, 0)
   end

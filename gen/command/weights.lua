@@ -63,6 +63,8 @@ local function shards(path)
 end
 
 local CONVERTED = "is not read; take the folder that it was converted from"
+local MISTRAL = "is of Mistral's or Meta's own folder, and is not read; take the model's folder of transformers, " ..
+  "with config.json"
 local ONNX = "is not looked for in a folder; give its path"
 
 -- Files of weights that a folder may have in place of model.safetensors, how they begin, and what to do.
@@ -70,6 +72,7 @@ local others = {
   { "model.bin", "^.%z%z%z..%w+Spec%z", "is of CTranslate2, and " .. CONVERTED }, { "model.bin", "", CONVERTED },
   { "adapter_model.safetensors", "",
     "is an adapter; merge it by model.merge_and_unload() of peft, and save the model" },
+  { "consolidated.safetensors", "", MISTRAL }, { "consolidated.00.pth", "", MISTRAL }, { "params.json", "", MISTRAL },
   { "model.onnx", "", ONNX }, { "onnx/model.onnx", "", ONNX },
 }
 
@@ -151,6 +154,13 @@ local function open_parts(path, count)
   return all, values
 end
 
+-- What general.type says of files that are no whole model.
+local parts_of_gguf = {
+  { "adapter", "is an adapter; llama-export-lora -m MODEL.gguf --lora THIS.gguf -o OUT.gguf merges it into its model" },
+  { "mmproj", "is the tower and projector of images or sound; take the file of the text model" },
+  { "imatrix", "is a quantizer's matrix of importance; take the file of the model" },
+}
+
 local function open_gguf(path)
   local all, values = gguf(open(path), path, host.type_size)
   local split = split_text(path, values)
@@ -158,7 +168,13 @@ local function open_gguf(path)
     all, values = open_parts(path, values["split.count"])
     if not all then error({ message = ("%s: %s"):format(path, split) }, 0) end
   end
+  for _, row in ipairs(parts_of_gguf) do
+    if values["general.type"] == row[1] then error({ message = ("%s: %s"):format(path, row[2]) }, 0) end
+  end
   local kind = fields.new(path, values):word "general.architecture"
+  if next(all) == nil then
+    error({ message = path .. ": has no tensors, as a file of a vocabulary alone; take that of the model" }, 0)
+  end
   return { path = path, data = path, type = kind, rows = gguf_families, fields = fields.new(path, values, kind .. "."),
            tensors = all, layers = layers.of }
 end
@@ -176,7 +192,19 @@ local function open_onnx(path)
            end }
 end
 
+-- What is to be done about a path that is an address, or not there but like a name of the Hugging Face Hub.
+local function elsewhere(path)
+  if host.exists(path) then return nil end
+  local id = path:match("^%w[%w._-]*/?[%w._-]*$")
+  if path:find("^%a+://") then return "is an address; download the model, and give the path of its folder or file" end
+  if not id or path:find "%.gguf$" or path:find "%.onnx$" then return nil end
+  return ("No such file or directory; of a model of the Hugging Face Hub give the folder of `hf download %s " ..
+    "--local-dir DIR`"):format(id)
+end
+
 local function open_any(path)
+  local why = elsewhere(path)
+  if why then error({ message = ("%s: %s"):format(path, why) }, 0) end
   if host.exists(path .. "/.") then return open_folder((path:gsub("(.)/+$", "%1"))) end
   if path:find("%.onnx$") then return open_onnx(path) end
   if must(host.head(path)):sub(1, 4) == "GGUF" then return open_gguf(path) end

@@ -23,7 +23,7 @@ local function refuse(key, value, rule) error({ key = key, value = value, rule =
 
 -- ---- unknown keys ----
 
-local keys, other_names, key_of, told_of = {}, {}, {}, {}
+local keys, other_names, key_of, told_of, told_of_value = {}, {}, {}, {}, {}
 for i, row in ipairs(options.list) do
   local also, akin = row.also or {}, row.akin or {}
   keys[i], other_names[row.key] = row.key, table.move(akin, 1, #akin, #also + 1, { table.unpack(also) })
@@ -31,6 +31,12 @@ for i, row in ipairs(options.list) do
 end
 for _, row in ipairs(options.elsewhere) do
   for i = 2, #row do told_of[row[i]] = row[1] end
+end
+for key, list in pairs(options.elsewhere.values) do
+  told_of_value[key] = {}
+  for _, row in ipairs(list) do
+    for i = 2, #row do told_of_value[key][row[i]] = row[1] end
+  end
 end
 
 -- The key that a word is or means, or nil; and whether it is written just so, or as others call it.
@@ -41,12 +47,13 @@ end
 
 -- What is wrong with a key that is none of `words`, and which of them is meant.
 local function unknown(key, value, words)
-  local all = table.move(words, 1, #words, 1, {})
-  for word in pairs(told_of) do all[#all + 1] = word end
+  local all, own = table.move(words, 1, #words, 1, {}), {}
+  for _, word in ipairs(words) do own[word] = true end
+  for word in pairs(told_of) do all[#all + 1] = not own[word] and word or nil end
   local meant, same = closest(key, all, other_names)
   local rule = "unknown key" .. (meant and (", did you mean %s?"):format(meant) or "")
   if key_of[key] and key_of[key] == meant then rule = ("unknown key: it is %s here"):format(meant) end
-  if told_of[meant] then rule = same and told_of[meant] or rule .. " It " .. told_of[meant] end
+  if told_of[meant] and not own[meant] then rule = same and told_of[meant] or rule .. " It " .. told_of[meant] end
   error({ key = key, value = value, rule = rule, meant = meant }, 0)
 end
 
@@ -98,6 +105,8 @@ local function checked(row, value)
   local accepted, rule = options.accept(row, value)
   local meant = accepted == nil and row.native and type(value) == "string" and closest(value, { NATIVE })
   if meant then rule = ("%s, did you mean %s?"):format(options.rule(row), meant) end
+  local told = told_of_value[row.key] and told_of_value[row.key][tostring(value):lower()]
+  if told then rule = ("%s; %s"):format(options.rule(row), told) end
   if accepted == nil then refuse(row.key, value, rule or options.rule(row)) end
   return accepted
 end

@@ -19,6 +19,9 @@ local M = {}
 
 local function as_it_is(_, text) return text end
 
+-- What a rule says of a row that may be what this machine has.
+local function or_native(row) return row.native and ", or native on the command line" or "" end
+
 M.integer = {
   fields = { "min", "max" },
   rule = function(row)
@@ -87,7 +90,7 @@ M.number = {
 
 M.choice = {
   fields = { "choices" },
-  rule = function(row) return "must be one of " .. table.concat(row.choices, ", ") end,
+  rule = function(row) return ("must be one of %s%s"):format(table.concat(row.choices, ", "), or_native(row)) end,
   accept = function(row, value)
     for _, choice in ipairs(row.choices) do
       if value == choice then return value end
@@ -121,8 +124,8 @@ M.bundle = {
   rule = function(row)
     local names = {}
     for i, group in ipairs(row.groups) do names[i] = group[1] end
-    return ("must be one of %s, several of one machine with +, or one of %s"):format(table.concat(row.choices, ", "),
-      table.concat(names, ", "))
+    return ("must be one of %s, several of one machine with +, one of %s%s"):format(table.concat(row.choices, ", "),
+      table.concat(names, ", "), or_native(row))
   end,
   accept = function(row, value)
     if type(value) ~= "string" then return nil end

@@ -56,8 +56,8 @@ INT = "must be an integer from"
     ("k_block=257", f"k_block = 257: {INT} 16 to 256: longer sums may err by more than mhagen_kernel.error"),
     ("causal=yes", "causal = yes: must be true or false"),
     ("causal=1", "causal = 1: must be true or false"),
-    ("isa=avx", f"isa = avx: must be one of {', '.join(ISAS)}, several of one machine with +, or one of x86, arm, "
-     "did you mean avx2?"),
+    ("isa=avx", f"isa = avx: must be one of {', '.join(ISAS)}, several of one machine with +, one of x86, arm, or "
+     "native on the command line, did you mean avx2?"),
     ("isa=AVX512", "did you mean avx512?"),
     ("unroll=fulll", "did you mean full?"),
     ("isa=natve", "did you mean native?"),
@@ -78,6 +78,15 @@ INT = "must be an integer from"
     ("num_key_value_heads=3", "num_key_value_heads = 3: unknown key: it is h_kv here"),
     ("kvheads=3", "unknown key, did you mean h_kv?"),
     ("rope=true", "rope = true: must be one of none, half, interleaved"),
+    ("rope=true", "interleaved; half turns columns i and i + rope_dims / 2, as Llama"),
+    ("dtype=int4", "int8; weights alone may have 4 bits: weight_dtype=int4\n"),
+    ("mask=causal", "add; causal=true is a key of its own, and needs no mask\n"),
+    ("seq=dynamic", "commas; give the most rows of a run, and q_len=true kv_len=true for shorter ones"),
+    ("isa=sse4", "or native on the command line; compilers use SSE for scalar\n"),
+    ("isa=", "arm, or native on the command line\n"),
+    ("cpu=x", "apple_m2, or native on the command line\n"),
+    ("past=4", "past = 4: is no key: runs have it as args.past with cache=append\n"),
+    ("w_q=3", "w_q = 3: is no key: matrices are pointers in mhagen_weights, and files of `mhagen pack`"),
     ("norm_eps=0.1", "norm_eps = 0.1: has no effect without qk_norm"),
     ("qk_layernorm=true", "qk_layernorm = true: unknown key, did you mean qk_norm?"),
     ("rotary_dim=8", "rotary_dim = 8: unknown key: it is rope_dims here"),
@@ -423,8 +432,8 @@ def test_all_mistakes_at_once():
     """Of the file and of the arguments; what is missing for another mistake is not told again."""
     assert_refused(run("explain", "h=2", "dk=0", "dk=1", "isa=avx"),
                    "mhagen: config: dk = 0: must be an integer from 1 to 1024; config: isa = avx: must be "
-                   f"one of {', '.join(ISAS)}, several of one machine with +, or one of x86, arm, did you mean avx2?; "
-                   "config: d_model, seq: are required, as in d_model=384 seq=128\n")
+                   f"one of {', '.join(ISAS)}, several of one machine with +, one of x86, arm, or native on the "
+                   "command line, did you mean avx2?; config: d_model, seq: are required, as in d_model=384 seq=128\n")
     result = run("explain", *(f"zzzzzz{i}=1" for i in range(900)))
     assert_refused(result, "config: zzzzzz4 = 1: unknown key; ...\n")
 

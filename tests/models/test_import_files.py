@@ -172,6 +172,8 @@ OTHERS = [  # files of a folder without model.safetensors, and what is told
     ({"model.bin": CT2}, "model.bin is of CTranslate2, and is not read; take the folder that it was converted from"),
     ({"config.json": BERT, "model.bin": b"PK"}, "model.bin is not read; take the folder that it was converted from"),
     ({"adapter_model.safetensors": b""}, "adapter_model.safetensors is an adapter; merge it by "),
+    ({"params.json": {}, "consolidated.safetensors": b""}, "consolidated.safetensors is of Mistral's or Meta's own"),
+    ({"params.json": {}, "consolidated.00.pth": b""}, "Meta's own folder, and is not read; take the model's folder of"),
     ({"config.json": BERT, "model.onnx": b""}, "model: no model.safetensors; model.onnx is not looked for"),
     ({"config.json": BERT, "onnx/model.onnx": b""}, "; onnx/model.onnx is not looked for in a folder; give"),
     ({"config.json": BERT, INDEX: {"weight_map": {"a": {}}}}, f"{INDEX}: tensor a: a table is no file of this folder"),
@@ -189,6 +191,27 @@ def test_other_folders(files, told, tmp_path):
         path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
     (tmp_path / "model").mkdir(exist_ok=True)
     assert told in message("model", "model", *MODEL, "-o", "out", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("path, told", [
+    ("bert-base-uncased", "give the folder of `hf download bert-base-uncased --local-dir DIR`\n"),
+    ("org/Model-L6.v2", "`hf download org/Model-L6.v2 --local-dir DIR`\n"),
+    ("https://host/a.gguf", "https://host/a.gguf: is an address; download the model"),
+    ("a/b/c", "a/b/c: No such file or directory\n"), ("none.gguf", "none.gguf: No such file or directory\n"),
+    ("$(a)", "$(a): No such file or directory\n")])
+def test_names_of_a_hub(path, told, tmp_path):
+    assert told in message("model", path, *MODEL, "-o", "out", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("type_, told", [("adapter", "is an adapter; llama-export-lora -m MODEL.gguf --"),
+                                         ("mmproj", "is the tower and projector"),
+                                         ("imatrix", "is a quantizer's matrix of importance"),
+                                         ("model", "has no tensors, as a file of a vocabulary alone")])
+def test_gguf_files_that_are_no_model(type_, told, tmp_path):
+    values = {"type": type_, "architecture": "llama"}
+    keys = [gguf_key(f"general.{name}", 8, gguf_text(value)) for name, value in values.items()]
+    (tmp_path / "a.gguf").write_bytes(gguf_file(b"".join(keys), counts=(0, 2)))
+    assert f"a.gguf: {told}" in message("model", tmp_path / "a.gguf", *MODEL, "-o", tmp_path / "out")
 
 
 def test_quantized_weights(tmp_path):
