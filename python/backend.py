@@ -1,6 +1,6 @@
 """Builds the wheel and the sdist of mhagen (PEP 517, PEP 660), with Python's library alone.
 
-    build_wheel(DIR)     the program, in bin/, and the package mhagen; returns the file's name
+    build_wheel(DIR)     the program, in bin/, the package mhagen, and CMake's; returns the file's name
     build_editable(DIR)  the same with a path to python/ in the place of the package
     build_sdist(DIR)     all that build_wheel needs
 
@@ -28,7 +28,11 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ["build.ninja", "bench", "gen", "runtime", "scripts", "templates", "tests"]  # what build/mhagen is made of
-SOURCES = ["LICENSE", "README.md", "pyproject.toml", "python", *PROGRAM]
+SOURCES = ["LICENSE", "README.md", "cmake", "pyproject.toml", "python", *PROGRAM]
+PREFIX = {  # what CMake takes of an installed mhagen, by its folder below the prefix
+    "share/cmake/mhagen": ["cmake/mhagen-config.cmake"], "share/mhagen": ["runtime/mhagen.c", "runtime/LICENSE"],
+    "include/mhagen": ["runtime/mhagen.h", "runtime/mhagen.hpp"],
+}
 LINKED = ["libc6-dev", "libjs-chart.js", "liblua5.4-dev", "lua-argparse", "lua-cjson-dev", "lua-dkjson"]
 LEFT_OUT = {"__pycache__", "golden", "corpus"}
 EARLIEST = 315532800  # the first second that a zip file has a date for
@@ -175,6 +179,14 @@ def files_of(name, below=""):
     return [(path.relative_to(ROOT / below).as_posix(), path.read_bytes()) for path in paths]
 
 
+def prefix():
+    """[(name below the prefix, bytes)] of CMake's package."""
+    filled = (ROOT / "cmake/mhagen-config-version.cmake.in").read_text().replace("@version@", version())
+    return [("share/cmake/mhagen/mhagen-config-version.cmake", filled.encode()),
+            *((f"{folder}/{pathlib.Path(name).name}", (ROOT / name).read_bytes())
+              for folder, names in PREFIX.items() for name in names)]
+
+
 def write_wheel(directory, files):
     base = f"{project()['name']}-{version()}"
     with program() as path:
@@ -182,6 +194,7 @@ def write_wheel(directory, files):
         wheel = ["Wheel-Version: 1.0", "Generator: mhagen", "Root-Is-Purelib: false",
                  *(f"Tag: py3-none-{platform}" for platform in platforms), ""]
         files = [*files, (f"{base}.data/scripts/mhagen", path.read_bytes()),
+                 *((f"{base}.data/data/{name}", data) for name, data in prefix()),
                  (f"{base}.dist-info/METADATA", metadata()),
                  (f"{base}.dist-info/WHEEL", "\n".join(wheel).encode()),
                  *((f"{base}.dist-info/licenses/{name}", data) for name, data in licenses())]

@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 
-from tools import COVER, MHAGEN, ROOT, in_turn, installed, run, seed_of, shared
+from tools import COVER, MHAGEN, ROOT, in_turn, installed, need, run, seed_of, shared
 
 if not installed("numpy"):
     pytest.skip("NumPy is not installed", allow_module_level=True)
@@ -75,6 +75,22 @@ def test_wheel(distributions, tmp_path):
     found = run(sys.executable, "-c", "import mhagen; print(mhagen.program(), mhagen.version())", cwd=tmp_path,
                 env={**kept, "PYTHONPATH": str(tmp_path)})
     assert found.split() == [str(program), version]
+
+
+@pytest.mark.slow
+def test_cmake_of_wheel(distributions, tmp_path):
+    """find_package finds what pip installs beside the program on the PATH."""
+    need("cmake")
+    prefix, folder = tmp_path / "prefix", tmp_path / "project"
+    run(sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", prefix, distributions[1])
+    page = (ROOT / "docs/integrate.md").read_text().split("**After pip**")[1]
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(re.search(r"```cmake\n(.*?)```", page, re.S)[1])
+    (folder / "main.c").write_text('#include "tiny.h"\nint main(void) { return !tiny_supported(); }\n')
+    environment = {**os.environ, "PATH": f"{prefix}/bin:{os.environ['PATH']}"}
+    run("cmake", "-S", folder, "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Debug", env=environment)
+    run("cmake", "--build", folder / "build", env=environment)
+    run(folder / "build/main")
 
 
 def test_sources(tmp_path):
