@@ -4,6 +4,7 @@
 --   written(all, paths, bytes, compile)  the output of `gen`
 --   explain(recorded, more)              the output of `explain`; more: why, types
 
+local advice = require "kernel.advice"
 local config = require "options.config"
 local floor = require "plan.floor"
 local kinds = require "stage.init"
@@ -276,6 +277,7 @@ function M.explain(recorded, more)
   if more.types then add(type_lines(recorded)) end
   add(choice_lines(recorded, more.why))
   add(buffer_lines(recorded))
+  if more.why then add(advice.lines(recorded.plan, counts, sum)) end
   return table.concat(lines, "\n") .. "\n"
 end
 

@@ -16,28 +16,27 @@ local function is_beside(key, other)
   return false
 end
 
--- The plan with one word of a config changed, and without words about it. It is nil where that is refused.
-local function changed(words, key, value)
+-- A plan with one key of its config changed, and without words about it. It is nil where that is refused.
+function M.changed(plan, key, value)
   local all = { ("%s=%s"):format(key, value) }
-  for _, word in ipairs(words) do
+  for word in config.canonical(plan.cfg):gmatch("%S+") do
     local other = word:match("^[^=]*")
     if other ~= key and not is_beside(other, key) then all[#all + 1] = word end
   end
-  local ok, plan = pcall(function() return plan_of.build(config.load(nil, all)) end)
-  if not ok and not (type(plan) == "table" and plan.rule) then error(plan, 0) end
-  for _, idle in ipairs(ok and options.idle(plan) or {}) do
+  local ok, other = pcall(function() return plan_of.build(config.load(nil, all)) end)
+  if not ok and not (type(other) == "table" and other.rule) then error(other, 0) end
+  for _, idle in ipairs(ok and options.idle(other) or {}) do
     if idle[1].key == key then return nil end
   end
-  return ok and plan or nil
+  return ok and other or nil
 end
 
 -- { what, plan } of a plan, and of the others.
 function M.of(plan)
-  local words, rows = {}, { { "this", plan } }
-  for word in config.canonical(plan.cfg):gmatch("%S+") do words[#words + 1] = word end
+  local rows = { { "this", plan } }
   for _, key in ipairs(KEYS) do
     for _, value in ipairs(options.list[key].choices) do
-      local other = value ~= plan.cfg[key] and changed(words, key, value)
+      local other = value ~= plan.cfg[key] and M.changed(plan, key, value)
       if other then rows[#rows + 1] = { ("%s=%s"):format(key, value), other } end
     end
   end

@@ -110,6 +110,22 @@ def test_a_plan_is_a_screen(config, most):
     assert len(choices) > 12 and all(f"{choice}: " in whole for choice in choices)
 
 
+@pytest.mark.parametrize("config, bound, key, type_", [
+    ("h=12 d_model=384 dk=32 seq=128 isa=avx512", r"operations: [\d,]+ cycles at least, \d+ % in keys_values, by ",
+     "strassen=true, 0.", "dtype=int8, 0."),
+    ("h=12 d_model=768 dk=64 seq=512 isa=avx2 cpu=zen5", "operations: ", "isa=avx512, 0.", "weight_dtype=int4, 0."),
+    ("h=32 h_kv=8 d_model=2048 dk=64 seq=1 seq_kv=2048 cache=append isa=avx2", r"memory: 50,[\d,]+ bytes at ",
+     "more rows in a run ", "dtype=int8, 0."),
+    ("h=8 d_model=512 dk=64 seq=64 isa=avx512 project=none", "operations: ", "none by the model", "none by the model"),
+])
+def test_why_ends_in_short(config, bound, key, type_):
+    """Three lines: what bounds a kernel, which key may help, and which type would."""
+    head, *lines = run("explain", *config.split(), "--why").stdout.splitlines()[-4:]
+    assert head == "in short (by the cost model)"
+    assert [line[:12] for line in lines] == ["  bound by  ", "  keys      ", "  types     "]
+    assert re.match(bound, lines[0][12:]) and key in lines[1] and type_ in lines[2], lines
+
+
 def test_version():
     assert run("--version").stdout == "mhagen 0.2.0\n"
 
