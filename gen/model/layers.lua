@@ -63,6 +63,21 @@ local function check_limit(c, limit, places)
   c:fail(limit[2], "%s; a kernel may have up to %d rows and keys, not %d", limit[3], limit[1], places)
 end
 
+-- Fields with the number of places that a model has or was trained on; the last one is GGUF's.
+local PLACES = { "max_position_embeddings", "n_positions", "context_length" }
+
+-- Says of a run with more rows or keys than the model has places that it is so: attention itself has any number.
+local function note_places(layer, cfg)
+  local c, most = layer.fields, math.max(cfg.seq, cfg.seq_kv)
+  for _, name in ipairs(PLACES) do
+    local places = c:has(name) and c:number(name) or 0
+    if places >= 1 and places < most then
+      layer.notes = { ("%s is %d, and a run has up to %d rows or keys: the model may have no places for them"):format(
+        c:full(name), places // 1, most) }
+    end
+  end
+end
+
 -- ---- tensors ----
 
 -- What stands before each of the names in the file: "" or a path that ends with a dot; nothing where there is no such
@@ -175,6 +190,7 @@ end
 function M.weights(model, layer, cfg, type_size)
   local all, qk = layer:features(cfg), qk_of.of(cfg)
   if layer.check then layer.check(cfg.seq_kv) end
+  if layer.fields then note_places(layer, cfg) end
   local frequencies = layer.frequencies and layer.frequencies(cfg.seq_kv)
   if frequencies and qk and qk.pairs > 0 then
     layer.factors = features(frequencies.name, qk.pairs)
@@ -314,7 +330,7 @@ local function add_stack(model, stack, prefixes, all)
     local name = at:gsub("%%d", tostring(i))
     local keys, divide, limit = keys_of(c, stack, i)
     all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
-                      divide = divide, frequencies = frequencies, features = weights_of,
+                      fields = c, divide = divide, frequencies = frequencies, features = weights_of,
                       check = function(places) check_limit(c, limit, places) end }
   end
 end

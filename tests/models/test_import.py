@@ -663,6 +663,16 @@ def test_wrong_models(bert, tmp_path):
         assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=4")
 
 
+def test_more_rows_than_places(bert, tmp_path):
+    """It is said, not refused: attention has no places, but the model's embeddings have."""
+    config, tensors = bert
+    path = write_model(tmp_path / "model", {**config, "max_position_embeddings": 6}, tensors)
+    told = "max_position_embeddings is 6, and a run has up to %s rows or keys: the model may have no places for them\n"
+    for words, most in [(["seq=6"], None), (["seq=7"], 7), (["seq=4,9", "q_len=true", "kv_len=true"], 9)]:
+        said = run(MHAGEN, "model", path, "isa=scalar", *words, "-o", tmp_path / "out")
+        assert (told % most in said) if most else "has up to" not in said
+
+
 def llama_gguf(path, *more, keys=b"", key_count=0, skip=()):
     """A layer with two heads of two pairs, written by hand; more: (name, shape, type, bytes) of other tensors."""
     draw, given, tensors, data = numpy.random.default_rng(4), [], b"", b""
