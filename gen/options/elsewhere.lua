@@ -35,6 +35,8 @@ return {
   },
 
   { "is no key: it counts the row itself, so window_left is sliding_window - 1", "sliding_window" },
+  { "is no key: JAX's has as many keys before the row, as window_left, and ONNX Runtime's counts the row itself",
+    "local_window_size" },
   { "is no key: scaled angles are tables, rope_cos and rope_sin in mhagen_weights",
     "rope_scaling", "rope_type", "rope_parameters" },
   { "is no key, but a value of dtype and attend_dtype", "f16", "fp16", "float16", "half", "bf16", "bfloat16" },

@@ -85,6 +85,7 @@ INT = "must be an integer from"
     ("isa=sse4", "or native on the command line; compilers use SSE for scalar\n"),
     ("isa=", "arm, or native on the command line\n"),
     ("cpu=x", "apple_m2, or native on the command line\n"),
+    ("local_window_size=8", "as window_left, and ONNX Runtime's counts the row itself\n"),
     ("past=4", "past = 4: is no key: runs have it as args.past with cache=append\n"),
     ("w_q=3", "w_q = 3: is no key: matrices are pointers in mhagen_weights, and files of `mhagen pack`"),
     ("norm_eps=0.1", "norm_eps = 0.1: has no effect without qk_norm"),

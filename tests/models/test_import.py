@@ -505,6 +505,7 @@ WRONG_GGUF = [
     (gguf_file(tensors=gguf_tensor([256], 16), counts=(1, 0), data=bytes(256)), "numbers of type IQ2_XXS are not read"),
     (gguf_file(tensors=gguf_tensor([320], 12), counts=(1, 0), data=bytes(256)), "rows of 320 numbers in blocks of 256"),
     (gguf_file(tensors=gguf_tensor([256], 14), counts=(1, 0), data=bytes(209)), "its 210 bytes from byte 64 on end"),
+    (gguf_file(tensors=gguf_tensor([64], 40), counts=(1, 0), data=bytes(64)), "numbers of type NVFP4 are not read"),
     (gguf_file(tensors=gguf_tensor([256], 99), counts=(1, 0), data=bytes(256)), "numbers of type type 99 are not read"),
 ]
 
