@@ -25,6 +25,7 @@
 --   weights     pointers of mhagen_weights that packing then needs
 --   fill        pointers of mhagen_args that filling the cache then needs
 --   idle        (plan): why the option has no effect in this plan, or nil
+--   faster      a value with which a kernel may take less time; `explain --why` asks the cost model
 --   why         end of the message about a value outside min and max
 --   draw        how tests/fuzz.py draws it, see below
 --
@@ -160,7 +161,7 @@ M.options = {
     bit = "MHAGEN_PROBS", args = { { pointer = "probs" } }, akin = { "weights", "need_weights" },
     doc = "also write the attention weights of every head", draw = { chance = 0.35 } },
   { key = "strassen", kind = "flag", default = false, name = "_strassen", bit = "MHAGEN_STRASSEN",
-    akin = { "winograd" },
+    akin = { "winograd" }, faster = true,
     excludes = { { key = "causal", why = MIXES }, { key = "kv_len", why = MIXES },
                  { key = "window_left", why = MIXES },
                  { key = "window_right", why = MIXES },
