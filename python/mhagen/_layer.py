@@ -22,7 +22,7 @@ MADE = ("y", "packed", "tables", "workspace", "probs", "scores")
 
 
 def refuse(name: str, value: object, rule: str) -> NoReturn:
-    raise ValueError(f"mhagen: {name}: {value}: {rule}")
+    raise ValueError(f"mhagen: {name}: {' '.join(str(value).split())}: {rule}")  # arrays have several lines
 
 
 def shaped(name: str, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
@@ -32,20 +32,50 @@ def shaped(name: str, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> n
     return array
 
 
+def numbers(name: str, value: ArrayLike, dtype: type) -> np.ndarray:
+    """Real numbers as another type. The bits of a bfloat16 are no numbers."""
+    array = np.asarray(value)
+    if array.dtype.kind == "b" or not np.can_cast(array.dtype, np.float32, "same_kind"):
+        refuse(name, f"dtype {array.dtype}", "must be real numbers")
+    if array.dtype.name == "uint16":
+        refuse(name, "dtype uint16", "may be the bits of bfloat16: view them as bfloat16 of ml_dtypes, "
+               "or convert numbers to float32")
+    return np.ascontiguousarray(array, dtype)
+
+
 def float32(name: str, value: ArrayLike) -> np.ndarray:
-    return np.ascontiguousarray(value, np.float32)
+    return numbers(name, value, np.float32)
 
 
 def half(name: str, value: ArrayLike) -> np.ndarray:
-    return np.ascontiguousarray(value, np.float16)
+    return numbers(name, value, np.float16)
 
 
 def bfloat16(name: str, value: ArrayLike) -> np.ndarray:
     """NumPy has no such type: ml_dtypes has, or the bits are uint16."""
-    array = np.ascontiguousarray(value)
+    array = np.asarray(value)
     if array.dtype.name not in ("bfloat16", "uint16"):
         refuse(name, f"dtype {array.dtype}", "must be bfloat16 of ml_dtypes, or its bits as uint16")
-    return array.view(np.uint16)
+    if array.dtype.name == "uint16":
+        array = array.astype(np.uint16, copy=False)  # in this machine's order of bytes
+    return np.ascontiguousarray(array).view(np.uint16)
+
+
+def shown(name: str, value: ArrayLike) -> np.ndarray:
+    """A mask of mask = bool. Of numbers nobody knows whether 0 hides a key, or is added to a score."""
+    array = np.asarray(value)
+    if array.dtype != np.bool_:
+        refuse(name, f"dtype {array.dtype}", "must be bool, true where a key is seen: mask=\"add\" adds numbers to scores")
+    return array
+
+
+def added(name: str, value: ArrayLike) -> np.ndarray:
+    """A mask of mask = add. Truth values and the ones of a tokenizer tell which keys are seen."""
+    array = np.asarray(value)
+    if array.dtype.kind in "biu":
+        refuse(name, f"dtype {array.dtype}", "must be floats, which are added to scores: mask=\"bool\" reads true where "
+               "a key is seen")
+    return numbers(name, array, np.float32)
 
 
 IO = {None: (np.float32, float32), "f16": (np.float16, half), "bf16": (np.uint16, bfloat16)}  # q, k, v and y
@@ -56,7 +86,7 @@ class Attention:
     other. `kernel.data` has the numbers of the kernel, `kernel.folder` its C."""
 
     def __init__(self, kernel: _native.Kernel, threads: int = 1):
-        self.kernel, self.threads = kernel, threads
+        self.kernel, self.threads = kernel, _native.count_of(threads)
         self.packed: np.ndarray | None = None if kernel.data.packed_bytes else _native.allocate(0)
         self.tables = kernel.tables({})
         self._workspaces: list[tuple[np.ndarray, int]] = []  # with addresses; as many as were in use at the same time
@@ -98,7 +128,7 @@ class Attention:
                 continue
             if name not in shapes:
                 refuse(name, "a weight", f"this kernel reads {', '.join(shapes) or 'none'}")
-            array = np.ascontiguousarray(given, np.float32)
+            array = float32(name, given)
             shape = shapes[name]
             if shape[0] == -1:
                 shape = (array.shape[:1] or (-1,)) + shape[1:]
@@ -124,7 +154,7 @@ class Attention:
         arrays = self._inputs({"q": q, "k": k, "v": v, **more}, self.kernel.needs)
         shape = self._shapes["y"][arrays["q"].shape not in self._shapes["q"][0]][0]
         make = np.zeros if "q_len" in self.kernel.needs else np.empty  # rows behind q_len are not written
-        arrays["y"] = make(shape, self._dtype) if out is None else self._output(out, shape)
+        arrays["y"] = make(shape, self._dtype) if out is None else self._output(out, shape, arrays)
         data = self.kernel.data
         results = [name for name in ("probs", "scores") if name in self.kernel.needs]
         for name in results:
@@ -215,23 +245,33 @@ class Attention:
             whole = np.asarray(value)
             if whole.dtype.kind not in "iu" or whole.shape not in ((), (self.kernel.data.batch,)):
                 refuse(name, value, f"must be an integer, or {self.kernel.data.batch} of them")
+            if whole.min() < 0 or whole.max() > needs[name]:
+                refuse(name, value, f"must be from 0 to {needs[name]}")
             return np.full(self.kernel.data.batch, whole, np.int32)
         if name == "mask":
             shape = self._mask_shape()
-            mask = np.asarray(value, np.bool_ if self.kernel.has("MASK_BOOL") else np.float32)
+            mask = (shown if self.kernel.has("MASK_BOOL") else added)(name, value)
             if mask.ndim != len(shape) or any(size not in (1, whole) for size, whole in zip(mask.shape, shape)):
                 refuse(name, f"shape {mask.shape}", f"must be {shape}, or 1 in the place of any of these")
             return np.ascontiguousarray(np.broadcast_to(mask, shape))
         if name == "cache":
-            return self._own(name, value, np.dtype(np.uint8), (self.kernel.data.batch * self.kernel.data.cache_bytes,))
+            return self._own(name, value, np.uint8, (self.kernel.data.batch * self.kernel.data.cache_bytes,))
         array = IO[_native.text(self.kernel.data.io_dtype)][1](name, value)
         return shaped(name, array, sum(self._shapes[name], []))
 
-    def _own(self, name: str, array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    def _own(self, name: str, array: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
         """An array that is written to, so it must lie as the kernel has it."""
-        if not isinstance(array, np.ndarray) or array.dtype.itemsize != dtype.itemsize or not array.flags.carray:
-            refuse(name, "is written to", f"must be a contiguous, writable array of {dtype}")
+        bits = ("bfloat16",) if name == "out" and dtype is np.uint16 else ()
+        if not isinstance(array, np.ndarray) or array.dtype != dtype and array.dtype.name not in bits or \
+                not array.flags.carray:
+            refuse(name, getattr(array, "dtype", type(array).__name__),
+                   f"is written to, and must be a contiguous, writable array of {' or '.join((dtype.__name__, *bits))}")
         return shaped(name, array, [shape])
 
-    def _output(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        return self._own("out", out, np.dtype(self._dtype), shape)
+    def _output(self, out: np.ndarray, shape: tuple[int, ...], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Kernels write parts of y before they have read all inputs."""
+        y = self._own("out", out, self._dtype, shape)
+        for name, array in inputs.items():
+            if np.may_share_memory(y, array):
+                refuse("out", f"the memory of {name}", "y must have memory of its own")
+        return y

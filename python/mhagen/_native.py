@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
 import struct
 import threading
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from . import _build
 
 ALIGN = 64  # MHAGEN_ALIGN
+MAX_THREADS = 1024  # MHAGEN_MAX_THREADS
 Layout = Mapping[str, "tuple[int, str]"]  # {field: (offset, format)}; the size of the struct is that of ""
 
 
@@ -120,7 +122,7 @@ class Kernel:
         if threads == 1:
             status = self._run(args)
         else:
-            lock, pool = pool_of(runtime(self), threads)
+            lock, pool = pool_of(runtime(self), count_of(threads))
             with lock:
                 status = runtime(self).mhagen_run_parallel(ctypes.c_void_p(self.address), args, ctypes.c_void_p(pool))
         if status:
@@ -164,13 +166,23 @@ def runtime(kernel: Kernel) -> ctypes.CDLL:
     return _first[0]
 
 
+def count_of(threads: SupportsIndex) -> int:
+    """C would take the last 32 bits of a larger one."""
+    try:
+        count = operator.index(threads)
+    except TypeError:
+        count = 0
+    if not 1 <= count <= MAX_THREADS:
+        raise ValueError(f"mhagen: threads = {threads!r}: must be an integer from 1 to {MAX_THREADS}")
+    return count
+
+
 def pool_of(library: ctypes.CDLL, threads: int) -> tuple[Any, int]:
     with _making:
         if threads not in _pools:
-            address = library.mhagen_pool_create(threads) if isinstance(threads, int) else None
+            address = library.mhagen_pool_create(threads)
             if not address:
-                raise ValueError(f"mhagen: threads = {threads!r}: must be an integer from 1 to 1024, and there must be "
-                                 "memory for them")
+                raise ValueError(f"mhagen: threads = {threads}: there is no memory for them")
             _pools[threads] = threading.Lock(), address
         return _pools[threads]
 

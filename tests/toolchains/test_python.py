@@ -23,7 +23,7 @@ from reference_lib import Args, Weights, build
 PACKAGE = ROOT / "python"
 sys.path.insert(0, str(PACKAGE))
 import mhagen
-from mhagen import _build, _layer
+from mhagen import _build, _layer, _native
 
 TINY = {"h": 2, "d_model": 12, "dk": 6, "seq": 5, "isa": "scalar"}
 
@@ -128,6 +128,8 @@ def test_layouts():
     assert {*_layer.WEIGHTS} == {*kernel.layouts["weights"]} - {"layout", ""}
     assert {*kernel.layouts["args"]} == {*_layer.READ, *_layer.MADE, ""}
     assert (kernel.data.h, kernel.data.d_model, kernel.data.y_width, kernel.data.batch) == (2, 12, 12, 1)
+    assert kernel.layouts["constant"]["MHAGEN_MAX_THREADS"][0] == _native.MAX_THREADS
+    assert kernel.layouts["constant"]["MHAGEN_ALIGN"][0] == _native.ALIGN
 
 
 # ---- numbers ----
@@ -260,12 +262,17 @@ def test_refusals():
             (lambda: mhagen.attention(h=2, d_modle=3), "config: d_modle = 3: unknown key, did you mean d_model?"),
             (lambda: mhagen.attention(**{**TINY, "dk": 0}), "config: dk = 0: must be an integer from 1 to 1024"),
             (lambda: layer(x), "kv_len: not given: this kernel reads it"),
-            (lambda: layer(x, kv_len=6), "attention: kv_len has a number that is outside 0..seq_kv"),
+            (lambda: layer(x, kv_len=6), "kv_len: 6: must be from 0 to 5"),
+            (lambda: layer(x, kv_len=2**32 + 3), "kv_len: 4294967299: must be from 0 to 5"),
+            (lambda: layer(x, kv_len=np.uint64(2**63)), "kv_len: 9223372036854775808: must be from 0 to 5"),
             (lambda: layer(x, kv_len=[1, 2]), "kv_len: [1, 2]: must be an integer, or 1 of them"),
             (lambda: layer(x, kv_len=5, q_len=1), "q_len: given: this kernel reads q, kv_len"),
             (lambda: layer(x[:, :3], kv_len=3), "q: shape (1, 3, 12): must be (1, 5, 12) or (5, 12)"),
-            (lambda: layer(x, kv_len=3, out=x[..., ::2]), "out: is written to: must be a contiguous, writable array"),
+            (lambda: layer(x, kv_len=3, out=x[..., ::2]), "out: float32: is written to, and must be a contiguous, wri"),
             (lambda: layer(x, kv_len=3, threads=0), "threads = 0: must be an integer from 1 to 1024"),
+            (lambda: layer(x, kv_len=3, threads=2**32 + 1), "threads = 4294967297: must be an integer from 1 to 1024"),
+            (lambda: mhagen.attention(**TINY, threads=1.5), "threads = 1.5: must be an integer from 1 to 1024"),
+            (lambda: layer(x, kv_len=3, out=x), "out: the memory of q: y must have memory of its own"),
             (lambda: layer.pack(**{**weights, "wq": None}), "wq: not given: a layer needs these weights"),
             (lambda: layer.pack(**weights, sink=[1, 2]), "sink: a weight: this kernel reads wq, bq"),
             (lambda: layer.pack(**{**weights, "wo": weights["wo"][1:]}), "wo: shape (11, 12): must be (12, 12)"),
@@ -276,6 +283,39 @@ def test_refusals():
         assert "\n" not in str(caught.value)
     y = layer(x, kv_len=3)
     assert np.isfinite(y).all()  # as if nothing had happened
+
+
+def test_types():
+    """What is not of the kernel's type is converted where its numbers stay, or refused by its type."""
+    layer, weights, arguments = tiny()
+    x = arguments["q"]
+    y = layer(x)
+    assert (layer(x.astype(">f4")) == y).all() and layer(x, threads=np.int64(1)).shape == y.shape
+    cached = mhagen.attention(**TINY, cache="append", seq_kv=8, **weights)
+    sees, adds = tiny(mask="bool")[0], tiny(mask="add")[0]
+    numbers = np.where(np.eye(5), 0, -np.inf)
+    assert (sees(x, mask=(numbers == 0).tolist()) == adds(x, mask=numbers.astype(np.float16))).all()
+    for call, rule in [
+            (lambda: sees(x, mask=numbers), 'mask: dtype float64: must be bool, true where a key is seen: mask="add"'),
+            (lambda: sees(x, mask=np.eye(5, dtype=int)), "mask: dtype int64: must be bool"),
+            (lambda: adds(x, mask=numbers == 0), "mask: dtype bool: must be floats, which are added to scores: mask="),
+            (lambda: adds(x, mask=np.eye(5, dtype=np.uint8)), "mask: dtype uint8: must be floats"),
+            (lambda: adds(x, mask=1j * np.eye(5)), "mask: dtype complex128: must be real numbers"),
+            (lambda: layer(x + 0j), "q: dtype complex64: must be real numbers"),
+            (lambda: layer(x > 0), "q: dtype bool: must be real numbers"),
+            (lambda: layer(x.astype(object)), "q: dtype object: must be real numbers"),
+            (lambda: layer(x.astype(np.uint16)), "q: dtype uint16: may be the bits of bfloat16: view them as bfloat16"),
+            (lambda: layer.pack(**{**weights, "wq": 1j * weights["wq"]}), "wq: dtype complex64: must be real numbers"),
+            (lambda: layer.pack(**{**weights, "wq": weights["wq"].astype(np.uint16)}), "wq: dtype uint16: may be"),
+            (lambda: layer(x, out=np.empty(y.shape, np.int32)), "out: int32: is written to, and must be a contiguous"),
+            (lambda: layer(x, out=np.empty(y.shape, ">f4")), "out: >f4: is written to"),
+            (lambda: layer(x, out=[]), "out: list: is written to"),
+            (lambda: cached(x, past=0, cache=cached.new_cache().view(np.int8)), "cache: int8: is written to")]:
+        with pytest.raises(ValueError, match="mhagen: " + re.escape(rule)):
+            call()
+    bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+    wide = mhagen.attention(**TINY, io_dtype="bf16", **weights)
+    assert (wide(bits.astype(">u2")) == wide(bits)).all()
 
 
 def test_other_machines():
