@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -37,17 +38,26 @@ def program() -> str:
 
 
 def say(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, (list, tuple)):
         return ",".join(map(say, value))
-    return str(value)
+    return {"True": "true", "False": "false"}.get(str(value), str(value))  # also NumPy's
+
+
+def say_type(value: object) -> str:
+    """A number type by its name here, or by that of PyTorch or NumPy."""
+    name = getattr(value, "__name__", str(value)).removeprefix("torch.")
+    return {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}.get(name, name)
+
+
+def word(key: str, value: object) -> str:
+    """key=value, as the command line has it."""
+    return f"{key}={(say_type if key.endswith('dtype') else say)(value)}"
 
 
 def words(config: Mapping[str, object]) -> tuple[str, ...]:
     """None stands for a key that is not given. The order of keys makes no other kernel."""
     given = {"name": NAME, **config}
-    return tuple(sorted(f"{key}={say(value)}" for key, value in given.items() if value is not None))
+    return tuple(sorted(word(key, value) for key, value in given.items() if value is not None))
 
 
 def run(command: Iterable[str | os.PathLike[str]], **options) -> subprocess.CompletedProcess[str]:
@@ -102,7 +112,8 @@ def key(given: tuple[str, ...]) -> str:
     parts = [*given, generator(), *command, identity, *FLAGS, (HERE / "layout.c").read_text()]
     values = dict(word.split("=", 1) for word in given)
     if "native" in (values.get("isa"), values.get("cpu")):
-        parts += native(values.get("dtype", "f32"))
+        with contextlib.suppress(ValueError):  # of a dtype that does not exist: `gen` says so of the config
+            parts += native(values.get("dtype", "f32"))
     if "tuned" in values:
         parts.append(pathlib.Path(values["tuned"]).read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -3,17 +3,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _native
+from . import _keys, _native
 
-Value = Union[str, int, float, bool, Sequence[int], None]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Result = Union[np.ndarray, "tuple[np.ndarray, ...]"]
 
-WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "alibi", "sink", "q_norm", "k_norm", "rope_cos", "rope_sin")
+WEIGHTS = tuple(_keys.Weights.__annotations__)
 TABLES = ("rope_cos", "rope_sin")
 SWITCHES = ("alibi", "sink")  # keys of a config with the names of weights: an array is both
 LENGTHS = ("kv_len", "kv_start", "q_len", "past")
@@ -65,7 +67,8 @@ def shown(name: str, value: ArrayLike) -> np.ndarray:
     """A mask of mask = bool. Of numbers nobody knows whether 0 hides a key, or is added to a score."""
     array = np.asarray(value)
     if array.dtype != np.bool_:
-        refuse(name, f"dtype {array.dtype}", "must be bool, true where a key is seen: mask=\"add\" adds numbers to scores")
+        refuse(name, f"dtype {array.dtype}",
+               "must be bool, true where a key is seen: mask=\"add\" adds numbers to scores")
     return array
 
 
@@ -73,8 +76,8 @@ def added(name: str, value: ArrayLike) -> np.ndarray:
     """A mask of mask = add. Truth values and the ones of a tokenizer tell which keys are seen."""
     array = np.asarray(value)
     if array.dtype.kind in "biu":
-        refuse(name, f"dtype {array.dtype}", "must be floats, which are added to scores: mask=\"bool\" reads true where "
-               "a key is seen")
+        refuse(name, f"dtype {array.dtype}",
+               "must be floats, which are added to scores: mask=\"bool\" reads true where a key is seen")
     return numbers(name, array, np.float32)
 
 
@@ -91,6 +94,11 @@ class Attention:
         self.tables = kernel.tables({})
         self._workspaces: list[tuple[np.ndarray, int]] = []  # with addresses; as many as were in use at the same time
         self._shapes = {name: self._shapes_of(name) for name in "qkvy"}
+
+    def __repr__(self) -> str:
+        isa, packed = _native.text(self.kernel.data.isa), "not packed" if self.packed is None else "packed"
+        config = " ".join(word for word in self.kernel.words if not word.startswith(("isa=", "name=")))
+        return f"<mhagen.Attention {config} isa={isa}, weights {packed}, threads {self.threads}>"
 
     # ---- weights ----
 
@@ -112,11 +120,12 @@ class Attention:
             shapes |= dict.fromkeys(TABLES, (-1, data.rope_dims // 2))
         return shapes
 
-    def pack(self, *, out_in: bool = False, **weights: ArrayLike | None) -> Attention:
+    def pack(self, *, out_in: bool = False, **weights: Unpack[_keys.Weights]) -> Attention:
         """Packs the weights, float32, which are not needed any more afterwards. With out_in matrices are [out][in], as
         torch.nn.Linear has them. A bias that is not given is zero. Returns the layer."""
-        self.packed = self.packed_of(out_in=out_in, **weights)
-        angles = {name: float32(name, weights[name]) for name in TABLES if weights.get(name) is not None}
+        arrays: dict[str, Any] = {**weights}
+        self.packed = self.packed_of(out_in=out_in, **arrays)
+        angles = {name: float32(name, arrays[name]) for name in TABLES if arrays.get(name) is not None}
         self.tables = self.kernel.tables({name: table.ctypes.data for name, table in angles.items()})
         return self
 
@@ -147,11 +156,13 @@ class Attention:
     # ---- runs ----
 
     def __call__(self, q: ArrayLike, k: ArrayLike | None = None, v: ArrayLike | None = None, *,
-                 out: np.ndarray | None = None, threads: int | None = None, **more: ArrayLike | None) -> Result:
-        """y; with probs or scores in the config (y, probs), (y, scores) or (y, probs, scores). more: mask, cache, and
-        lengths (kv_len, kv_start, q_len, past), integers or one for each batch entry. Arrays that lie as the kernel
-        reads them are not copied."""
-        arrays = self._inputs({"q": q, "k": k, "v": v, **more}, self.kernel.needs)
+                 out: np.ndarray | None = None, threads: int | None = None, mask: ArrayLike | None = None,
+                 cache: np.ndarray | None = None, kv_len: ArrayLike | None = None, kv_start: ArrayLike | None = None,
+                 q_len: ArrayLike | None = None, past: ArrayLike | None = None) -> Result:
+        """y; with probs or scores in the config (y, probs), (y, scores) or (y, probs, scores). Lengths are integers, or
+        one for each batch entry. Arrays that lie as the kernel reads them are not copied."""
+        arrays = self._inputs({"q": q, "k": k, "v": v, "mask": mask, "cache": cache, "kv_len": kv_len,
+                               "kv_start": kv_start, "q_len": q_len, "past": past}, self.kernel.needs)
         shape = self._shapes["y"][arrays["q"].shape not in self._shapes["q"][0]][0]
         make = np.zeros if "q_len" in self.kernel.needs else np.empty  # rows behind q_len are not written
         arrays["y"] = make(shape, self._dtype) if out is None else self._output(out, shape, arrays)

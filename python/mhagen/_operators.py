@@ -49,8 +49,15 @@ def require(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
         raise ValueError(f"mhagen: {name}: shape {tuple(tensor.shape)}: must be {' or '.join(map(str, shapes))}")
 
 
+def require_mask(name: str, mask: Tensor) -> None:
+    """The ones of a tokenizer would be added to scores."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(f"mhagen: {name}: {mask.dtype}: must be bool, or floats that are added to scores")
+
+
 def mask_bytes(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The mask as a kernel of the shape [b][h][q][k] reads it: axes of which every entry is the same have one."""
+    require_mask("mask", mask)
     if mask.dim() != 4 or any(size not in (1, whole) for size, whole in zip(mask.shape, shape)):
         require("mask", mask, shape)  # which it has not
     if mask.shape[3] != shape[3]:

@@ -11,13 +11,16 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from . import _build, _projections
-from ._operators import TYPES, is_step, rooms
+from . import _build, _keys, _projections
+from ._operators import TYPES, is_step, require_mask, rooms
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # ---- when a kernel is taken ----
 
@@ -27,13 +30,17 @@ MOST_SHAPES = 16  # of a layer: each takes seconds of the compiler's time
 # over more keys kernels are faster: over 2048 keys, 32 heads of 128, they take .46 of the time.
 FEW_NUMBERS = 600_000
 
+# Keys that the model decides. A kernel with other ones would read and write other memory than its tensors have.
+FIXED = {*_keys.Layer.__annotations__} - {*_keys.Computation.__annotations__}
+
 AGAIN = "the first step of a decoder"  # it is not told: one of a static cache has the same shape again
 
 
 def unprojected(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a layer for attention by itself, which has no weights."""
     kept = {key: value for key, value in keys.items() if not re.fullmatch(r"\w*weight_dtype|(sum_)?dtype|group", key)}
-    return {"attend_dtype": keys["dtype"], **kept} if keys.get("dtype") in ("bf16", "f16") else kept
+    dtype = _build.say_type(keys.get("dtype"))
+    return {"attend_dtype": dtype, **kept} if dtype in ("bf16", "f16") else kept
 
 
 class Settings:
@@ -41,8 +48,8 @@ class Settings:
 
     def __init__(self, keys: Mapping[str, Any] | None = None, others: str = "generate"):
         keys = keys or {}
-        self.keys = " ".join(f"{key}={_build.say(value)}" for key, value in keys.items())
-        self.attention_keys = " ".join(f"{key}={_build.say(value)}" for key, value in unprojected(keys).items())
+        self.keys, self.attention_keys = (" ".join(_build.word(key, value) for key, value in of.items()
+                                                   if value is not None) for of in (keys, unprojected(keys)))
         self.others = others
         self.checking = False  # whether attention is PyTorch's, to compare results with
         self.learning = False  # whether shapes that are met now count as seen
@@ -175,6 +182,9 @@ class MultiheadAttention(nn.MultiheadAttention):
 def merged_mask(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int) -> Tensor | None:
     """[b or 1][h or 1][q or 1][k] of PyTorch's masks, in which True hides a key: here it shows one. Numbers are
     added."""
+    for name, each in (("attn_mask", mask), ("key_padding_mask", padding)):
+        if each is not None:
+            require_mask(name, each)
     if mask is not None:
         mask = mask.view(batch, heads, *mask.shape[1:]) if mask.dim() == 3 else mask[None, None]
     if padding is not None:
@@ -278,7 +288,8 @@ def register() -> None:
 
 # ---- whole models ----
 
-def replace(model: nn.Module, example: Any = None, *, others: str = "generate", **keys: Any) -> nn.Module:
+def replace(model: nn.Module, example: Any = None, *, others: str = "generate",
+            **keys: Unpack[_keys.Computation]) -> nn.Module:
     """Swaps every nn.MultiheadAttention, and the attention of every model of transformers, in place; returns the model.
     example: a tensor, a tuple of arguments or a dict of them; the model runs on it once, which makes the kernels. Of
     other shapes others = generate makes kernels when they come, others = torch leaves these calls to PyTorch. keys
@@ -287,6 +298,10 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
         raise ValueError(f"mhagen: others = {others}: must be generate or torch")
     if model.training:
         raise ValueError("mhagen: the model is in training, and kernels have no gradients: call eval() first")
+    for key, value in keys.items():
+        if key in FIXED:
+            raise ValueError(f"mhagen: {key} = {value}: is the model's own: keys of replace say how a kernel "
+                             "computes, as isa and dtype do")
     settings = Settings(keys, others)
     model = swapped(model, settings)
     transformers = sys.modules.get("transformers")

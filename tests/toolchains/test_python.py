@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tarfile
 import threading
+import typing
 import zipfile
+from collections.abc import Sequence
 
 import pytest
 
-from tools import COVER, MHAGEN, ROOT, in_turn, installed, need, run, seed_of, shared
+from tools import COVER, MHAGEN, ROOT, in_turn, installed, need, run, schema, seed_of, shared
 
 if not installed("numpy"):
     pytest.skip("NumPy is not installed", allow_module_level=True)
@@ -23,7 +25,7 @@ from reference_lib import Args, Weights, build
 PACKAGE = ROOT / "python"
 sys.path.insert(0, str(PACKAGE))
 import mhagen
-from mhagen import _build, _layer, _native
+from mhagen import _build, _keys, _layer, _native
 
 TINY = {"h": 2, "d_model": 12, "dk": 6, "seq": 5, "isa": "scalar"}
 
@@ -251,6 +253,37 @@ def test_caches():
     cache = fixed.new_cache()
     fixed.fill(arguments["k"], arguments["v"], cache)
     assert np.abs(fixed(arguments["q"], cache=cache) - cross(**arguments)).max() < 1e-5
+
+
+# ---- names ----
+
+def test_keys():
+    """Keyword arguments are the keys of the schema, with their values."""
+    kinds = {"integer": int, "ladder": int | Sequence[int], "flag": bool, "number": float, "bundle": str,
+             "identifier": str, "letters": str, "file": str | os.PathLike[str]}
+    known = typing.get_type_hints(_keys.Layer)
+    assert {*known} == {row["key"] for row in schema()} | {*_layer.WEIGHTS}
+    for row in schema():
+        of = known[row["key"]]
+        if row["kind"] == "choice":
+            choices = typing.Literal[(*row["choices"], *["native"] * ("native" in row))]
+            assert of in (choices | None, choices | typing.Any | None), row["key"]
+        elif row["key"] not in _layer.SWITCHES:
+            assert of == kinds[row["kind"]] | None, row["key"]
+
+
+def test_names():
+    """Number types by PyTorch's and NumPy's names, the version, the command, a layer's repr."""
+    words = _build.words({**TINY, "dtype": "bfloat16", "io_dtype": np.float16, "causal": np.True_})
+    assert {"dtype=bf16", "io_dtype=f16", "causal=true"} <= {*words}
+    with pytest.raises(ValueError, match="^mhagen: config: dtype = float64: must be one of f32, bf16, f16, int8"):
+        mhagen.attention(**{**TINY, "isa": "native"}, dtype=np.float64)
+    version = mhagen.version()
+    assert python("import mhagen; print(mhagen.__version__)").strip() == version and not hasattr(mhagen, "no_such")
+    told = run(sys.executable, "-B", "-m", "mhagen", "--version", env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+    assert told == f"mhagen {version}\n"
+    layer = mhagen.attention(**TINY, threads=2)
+    assert repr(layer) == "<mhagen.Attention d_model=12 dk=6 h=2 seq=5 isa=scalar, weights not packed, threads 2>"
 
 
 # ---- what is refused ----

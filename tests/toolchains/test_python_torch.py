@@ -88,8 +88,11 @@ def test_types(dtype, most):
     own, x = layer().to(dtype), torch.randn(2, ROWS, WIDTH, dtype=dtype)
     same(own(x, x, x)[0], replaced(own)(x, x, x)[0], most)
     right = layer()
-    y = replaced(right, dtype="bf16")(x.float(), x.float(), x.float())[0]
-    same(right(x.float(), x.float(), x.float())[0], y, 3e-2)
+    for name in torch.bfloat16, "bfloat16", "bf16":
+        new = replaced(right, dtype=name)
+        assert new._settings.keys == "isa=scalar dtype=bf16"
+        assert new._settings.attention_keys == "attend_dtype=bf16 isa=scalar"
+    same(right(x.float(), x.float(), x.float())[0], new(x.float(), x.float(), x.float())[0], 3e-2)
 
 
 def test_encoder():
@@ -189,6 +192,9 @@ def test_left_to_pytorch():
         assert (dropping(x, x, x)[0] != dropping(x, x, x)[0]).any()
     with pytest.raises(ValueError, match="the model is in training, .* call eval"):
         mt.replace(layer().train())
+    for key, value in {"seq": 8, "io_dtype": "bf16", "causal": True}.items():  # of memory that tensors do not have
+        with pytest.raises(ValueError, match=f"mhagen: {key} = {value}: is the model's own: keys of replace say how"):
+            mt.replace(layer(), **{key: value})
     with pytest.raises(ValueError, match="others = eager: must be generate or torch"):
         mt.replace(layer(), others="eager")
     with pytest.raises(ValueError, match="Linear: has no nn.MultiheadAttention"):
@@ -216,6 +222,9 @@ def test_operators_check_shapes():
     for call, rule in [(lambda: sdpa(q, k[:1], k), "k: shape (1, 2, 7, 6): must be (2, 2, 7, 6)"),
                        (lambda: sdpa(q, k, k[:, :, :3]), "k: shape (2, 2, 7, 6): must be (2, 2, 3, 6)"),
                        (lambda: sdpa(q, k, k, torch.ones(1, 1, 5, 6) > 0), "mask: shape (1, 1, 5, 6): must be"),
+                       (lambda: sdpa(q, k, k, torch.ones(1, 1, 5, 7).int()), "mask: torch.int32: must be bool, or flo"),
+                       (lambda: replaced(layer())(*3 * [torch.ones(2, ROWS, WIDTH)], PADDING.long()),
+                        "key_padding_mask: torch.int64: must be bool, or floats that are added to scores"),
                        (lambda: sdpa(q, k, k, None, torch.ones(3)), "sink: shape (3,): must be (4,)")]:
         with pytest.raises(ValueError) as caught:
             call()
