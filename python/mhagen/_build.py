@@ -61,7 +61,8 @@ def words(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def run(command: Iterable[str | os.PathLike[str]], **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(command), text=True, capture_output=True, **options)
+    """What the command writes is this user's alone, for require_own."""
+    return subprocess.run(list(command), text=True, capture_output=True, umask=0o077, **options)
 
 
 def ask(*arguments: str) -> str:
@@ -96,14 +97,28 @@ def native(dtype: str) -> tuple[str, str]:
     return ask("isas", "--widest", "--dtype", dtype), ask("isas", "--cpu")
 
 
+def require_own(path: pathlib.Path, folder: pathlib.Path) -> None:
+    """What another user could put there would run as code of this one."""
+    state = path.lstat()
+    if state.st_uid not in (os.getuid(), 0):
+        raise PermissionError(f"mhagen: {folder}: {path} belongs to another user, and its code would run: "
+                              "set XDG_CACHE_HOME to a folder of your own")
+    sticky = state.st_mode & stat.S_ISVTX and path in folder.parents  # others cannot replace what is in it
+    if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+        raise PermissionError(f"mhagen: {folder}: other users may write to {path}, and its code would run: "
+                              f"chmod go-w {shlex.quote(str(path))}, or set XDG_CACHE_HOME")
+
+
 def cache() -> pathlib.Path:
+    """The folder of all kernels. It, and the folders that it is in, are this user's or the system's."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = pathlib.Path(base if os.path.isabs(base) else pathlib.Path.home() / ".cache", "mhagen")
-    folder.mkdir(0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"mhagen: {folder}: other users may write to it, and its code would run: "
-                              "chmod go-w, or set XDG_CACHE_HOME")
+    for path in (*reversed(folder.parents), folder):
+        if not path.exists():  # mkdir's own parents may get a group that writes
+            path.mkdir(0o700, exist_ok=True)
+    folder = folder.resolve()  # links are not followed again
+    for path in (folder, *folder.parents):
+        require_own(path, folder)
     return folder
 
 
@@ -124,6 +139,8 @@ def library(given: tuple[str, ...]) -> pathlib.Path:
     folder = cache() / key(given)
     path = folder / "kernel.so"
     if path.exists():
+        for each in (folder, path):  # who could write to the cache once may have left them
+            require_own(each, folder)
         return path
     with tempfile.TemporaryDirectory(prefix="new-", dir=folder.parent) as new:
         made = pathlib.Path(new, "kernel")

@@ -2,7 +2,9 @@
 import ast
 import ctypes
 import os
+import pathlib
 import re
+import stat
 import subprocess
 import sys
 import tarfile
@@ -386,14 +388,44 @@ def test_cache_of_libraries(tmp_path):
     assert _build.words({"h": 1, "dk": 2, "seq": (1, 2)}) == _build.words({"seq": [1, 2], "dk": 2, "h": 1, "dv": None})
 
 
-def test_cache_of_others(tmp_path):
-    """What others may write is not loaded."""
-    (tmp_path / "mhagen").mkdir()
-    (tmp_path / "mhagen").chmod(0o777)
-    failing = "\n".join([LINES[0], f"try: {LINES[1]}", "except PermissionError as e: print(e)"])
-    told = python(failing, XDG_CACHE_HOME=str(tmp_path))
-    assert told.startswith(f"mhagen: {tmp_path}/mhagen: other users may write to it") and told.count("\n") == 1
-    assert not [*(tmp_path / "mhagen").iterdir()]
+def test_cache_of_others(tmp_path, monkeypatch):
+    """What others may write, or have written, is not loaded: the cache, what it is in up to a folder where only owners
+    replace entries, the kernel's folder and its library."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    own, owners, real = os.stat(tmp_path), {}, pathlib.Path.lstat
+
+    def lstat(path):
+        state = real(path)
+        return os.stat_result((*state[:4], owners.get(path, own.st_uid), *state[5:]))
+    monkeypatch.setattr(pathlib.Path, "lstat", lstat)
+    given, mask = _build.words({**TINY, "scale": 0.6}), os.umask(0o002)
+    path = _build.library(given)
+    os.umask(mask)
+    cache, folder = path.parent.parent, path.parent
+    for each in path, folder, cache, home:
+        mode = stat.S_IMODE(each.stat().st_mode)
+        for more in 0o020, 0o002:
+            each.chmod(mode | more)
+            with pytest.raises(PermissionError, match=f": other users may write to {each}, and .*: chmod go-w {each}"):
+                _build.library(given)
+        each.chmod(mode)
+        owners[each] = own.st_uid + 1
+        with pytest.raises(PermissionError, match=f": {each} belongs to another user, .*: set XDG_CACHE_HOME"):
+            _build.library(given)
+        owners.clear()
+    home.chmod(0o1777)
+    assert _build.library(given) == path
+    cache.chmod(0o1777)
+    with pytest.raises(PermissionError, match="other users may write to"):
+        _build.library(given)
+    cache.chmod(0o700)
+    (tmp_path / "link").symlink_to(home)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    assert _build.library(given) == path
+    home.chmod(0o777)
+    with pytest.raises(PermissionError, match=f"other users may write to {home}"):
+        _build.library(given)
 
 
 def test_compiler_fails(tmp_path):
