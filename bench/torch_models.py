@@ -91,8 +91,8 @@ def generate(past, rounds, clock):
         written = {}
         for name, (of, cache) in calls.items():
             marks = Marks(clock)
-            written[name] = of.generate(ids, streamer=marks, past_key_values=cache(), max_new_tokens=12,
-                                        do_sample=False)
+            written[name] = of.generate(ids, streamer=marks, max_new_tokens=12, do_sample=False,
+                                        **{mhagen.torch.cache_name(): cache()})
             least[name] = min(least.get(name, float("inf")), marks.least())
         assert written["eager"].equal(written["mhagen"])
     return {name: seconds * 1e3 for name, seconds in least.items()}
@@ -106,16 +106,17 @@ class Step(torch.nn.Module):
         from transformers import StaticCache
         self.past, self.model = past, llama()
         self.cache = StaticCache(self.model.config, max_cache_len=past + 12)
+        self.given = {mhagen.torch.cache_name(): self.cache}
 
     def prepare(self):
-        self.model(input_ids=torch.randint(0, 49152, (1, self.past)), past_key_values=self.cache, use_cache=True)
+        self.model(input_ids=torch.randint(0, 49152, (1, self.past)), use_cache=True, **self.given)
 
     def forward(self, input_ids):
         position = torch.tensor([[self.past]])
         for layer in self.cache.layers:
             if hasattr(layer, "cumulative_length"):
                 layer.cumulative_length.fill_(self.past)
-        return self.model(input_ids=input_ids, past_key_values=self.cache, position_ids=position, use_cache=True)[0]
+        return self.model(input_ids=input_ids, position_ids=position, use_cache=True, **self.given)[0]
 
 
 MODELS = {

@@ -2,6 +2,7 @@
 
     words(config)    its key=value, as the command line has them
     library(words)   the path of its library, which is made where it is not yet in the cache
+    libraries(...)   makes those of several configs
     program()        the path of the generator
 """
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import pathlib
 import shlex
@@ -18,9 +20,12 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
+log = logging.getLogger("mhagen")  # to stderr, unless the program has handlers
 HERE = pathlib.Path(__file__).parent
 NAME = "attention"  # of a kernel that has no name of its own
+LIBRARY = "kernel.so"
 FLAGS = ["-O2", "-shared", "-fPIC", "-pthread"]
 
 
@@ -60,9 +65,9 @@ def words(config: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(sorted(word(key, value) for key, value in given.items() if value is not None))
 
 
-def run(command: Iterable[str | os.PathLike[str]], **options) -> subprocess.CompletedProcess[str]:
+def run(command: Iterable[str | os.PathLike[str]]) -> subprocess.CompletedProcess[str]:
     """What the command writes is this user's alone, for require_own."""
-    return subprocess.run(list(command), text=True, capture_output=True, umask=0o077, **options)
+    return subprocess.run(list(command), text=True, capture_output=True, umask=0o077)
 
 
 def ask(*arguments: str) -> str:
@@ -134,18 +139,23 @@ def key(given: tuple[str, ...]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def library(given: tuple[str, ...]) -> pathlib.Path:
+def folder_of(given: tuple[str, ...]) -> pathlib.Path:
+    return cache() / key(given)
+
+
+def library(given: tuple[str, ...], count: str = "a kernel") -> pathlib.Path:
     """Two processes may make the same one; each writes a folder of its own, and the first one stays."""
-    folder = cache() / key(given)
-    path = folder / "kernel.so"
+    folder = folder_of(given)
+    path = folder / LIBRARY
     if path.exists():
         for each in (folder, path):  # who could write to the cache once may have left them
             require_own(each, folder)
         return path
+    command, _ = compiler()
+    log.warning("mhagen: compiles %s, which takes seconds: %s", count, " ".join(given))
     with tempfile.TemporaryDirectory(prefix="new-", dir=folder.parent) as new:
         made = pathlib.Path(new, "kernel")
         ask("gen", *given, "-o", str(made), "--quiet")
-        command, _ = compiler()
         sources = map(str, [*sorted(made.glob("*.c")), HERE / "layout.c"])
         result = run([command[0], *FLAGS, *command[1:], f"-I{made}", *sources, "-o", str(made / path.name)])
         if result.returncode:
@@ -158,3 +168,11 @@ def library(given: tuple[str, ...]) -> pathlib.Path:
             if not path.exists():
                 raise
     return path
+
+
+def libraries(configs: Iterable[tuple[str, ...]]) -> None:
+    """Those that are not in the cache, as many at a time as there are cores."""
+    new = [given for given in configs if not (folder_of(given) / LIBRARY).exists()]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        counts = [f"kernel {at} of {len(new)}" for at in range(1, len(new) + 1)]
+        list(pool.map(library, new, counts))

@@ -186,6 +186,9 @@ def layer_fake(q, k, v, mask, weights, keys, h, dk, scale, causal, probs):
     return q.new_empty(batch, rows, width), q.new_empty(shape, dtype=torch.float32)
 
 
+SCALES = 1e-9, 1e9  # the least and the largest of a kernel
+
+
 def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor | None, causal: bool,
             scale: float | None, softcap: float | None, keys: str) -> Tensor:
     """[b][s][h][dv] of q [b][h][s][dk], k [b][h_kv][t][dk], v [b][h_kv][t][dv]."""
@@ -193,6 +196,10 @@ def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor |
     _, h_kv, columns, dv = v.shape
     require("k", k, (batch, h_kv, columns, dk))
     require("v", v, (batch, h_kv, columns, dv))
+    if scale is not None and scale < 0:
+        q, scale = -q, -scale
+    if scale is not None and not SCALES[0] <= scale <= SCALES[1]:
+        q, scale = q * scale, 1.0
     places, lengths = rooms(k, v) if is_step(q, k) and not causal else columns, None
     if mask is not None:
         mask = mask_bytes(mask, (batch, h, rows, columns))

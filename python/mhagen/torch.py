@@ -46,16 +46,18 @@ def unprojected(keys: Mapping[str, Any]) -> dict[str, Any]:
 class Settings:
     """How the attention of a model is computed; what its layers have seen, and why they were left to PyTorch."""
 
-    def __init__(self, keys: Mapping[str, Any] | None = None, others: str = "generate"):
+    def __init__(self, keys: Mapping[str, Any] | None = None, others: str = "generate", steps: str = ""):
         keys = keys or {}
         self.keys, self.attention_keys = (" ".join(_build.word(key, value) for key, value in of.items()
                                                    if value is not None) for of in (keys, unprojected(keys)))
         self.others = others
+        self.of_steps = steps  # what helps steps of a decoder whose keys are copied
         self.checking = False  # whether attention is PyTorch's, to compare results with
         self.learning = False  # whether shapes that are met now count as seen
         self.shapes: dict[str, set[Shape]] = {}  # those of the inputs that a layer has met
         self.steps: dict[str, Shape] = {}  # that of a layer's last step
         self.left: dict[str, str] = {}
+        self.told: set[str] = set()  # kinds of reasons
         self.names: list[str] = []  # of what was swapped
 
     def takes(self, name: str, inputs: Sequence[Tensor], training: bool, weights: Sequence[Tensor | None] = ()) -> bool:
@@ -68,9 +70,16 @@ class Settings:
         return False
 
     def tell(self, name: str, reason: str) -> None:
-        if name not in self.left and reason != AGAIN:
-            self.left[name] = reason
-            warnings.warn(f"mhagen: {name or 'attention'}: left to PyTorch: {reason}", stacklevel=3)
+        """Once for each kind of reason, at the line of the program that called the model: report has all layers."""
+        if name in self.left or reason == AGAIN:
+            return
+        self.left[name] = reason
+        kind = re.sub(r"\d\S*", "", reason)
+        if kind not in self.told:
+            self.told.add(kind)
+            all_of_them = "; mhagen.torch.report(model) has all layers" if self.names else ""
+            warnings.warn(f"mhagen: {name or 'attention'}: left to PyTorch: {reason}{all_of_them}",
+                          stacklevel=callers_level())
 
     def reason(self, inputs: Sequence[Tensor], weights: Sequence[Tensor | None], training: bool) -> str | None:
         if training:
@@ -123,8 +132,22 @@ class Settings:
         before, self.steps[name] = self.steps.get(name), shape
         if before is None:
             return AGAIN
-        return None if shape == before else "its cache grows by copies: give generate() " \
-            "past_key_values=mhagen.torch.growing_cache(model), or a static cache"
+        return None if shape == before else self.of_steps or "its cache grows by copies: give generate() " \
+            f"{cache_name()}=mhagen.torch.growing_cache(model), or a static cache"
+
+
+def callers_level() -> int:
+    """The stacklevel, for the function that asks, of the nearest code that is no library of models."""
+    level, frame = 1, sys._getframe(1)
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("mhagen", "torch", "transformers"):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def cache_name() -> str:
+    """generate()'s name for a cache: past_key_values before transformers 5.24."""
+    from transformers.generation.utils import ALL_CACHE_NAMES
+    return ALL_CACHE_NAMES[0]
 
 
 def plain(shape: Shape) -> tuple[tuple[int, ...], ...]:
@@ -213,13 +236,15 @@ def why_not(module: nn.MultiheadAttention) -> str | None:
 # ---- transformers, and scaled dot-product attention by itself ----
 
 DEFAULTS = Settings()
+DIRECT = Settings(steps="few queries over keys whose number changes: keep keys and values in memory for the most of "
+                  "them, and give their first rows as views")
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention of [b][h][s][dk]. Rows that see no key are zero, not NaN."""
-    if query.dim() != 4 or not DEFAULTS.takes("scaled_dot_product_attention", [query, key, value], dropout_p > 0):
+    if query.dim() != 4 or not DIRECT.takes("scaled_dot_product_attention", [query, key, value], dropout_p > 0):
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
                                                           scale=scale, enable_gqa=enable_gqa)
     mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
@@ -268,7 +293,7 @@ def added(mask: Tensor) -> Tensor:
 
 
 def growing_cache(model: Any) -> Any:
-    """past_key_values for generate(): transformers' DynamicCache, whose layers grow in place."""
+    """A cache for generate(): transformers' DynamicCache, whose layers grow in place."""
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
@@ -313,7 +338,8 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate",
     if not settings.names:
         found = "; ".join(f"{name or 'it'}: {reason}" for name, reason in settings.left.items())
         raise ValueError(f"mhagen: {type(model).__name__}: has no nn.MultiheadAttention, and no attention of "
-                         f"transformers' AttentionInterface, that a kernel can replace: {found or 'none at all'}")
+                         f"transformers' AttentionInterface, that a kernel can replace: {found or 'none at all'}. A "
+                         "call of torch.nn.functional.scaled_dot_product_attention may be one of mhagen.torch's")
     model.__dict__["_mhagen_settings"] = settings
     if example is not None:
         learn(model, example, settings)

@@ -363,8 +363,19 @@ def test_other_machines():
 
 def python(*lines, **environment):
     """Standard output of a new process that has the package."""
-    return run(sys.executable, "-B", "-c", "\n".join(lines),
-               env={**os.environ, "PYTHONPATH": str(PACKAGE), **environment})
+    return subprocess.run([sys.executable, "-B", "-c", "\n".join(lines)], check=True, text=True, stdout=subprocess.PIPE,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE), **environment}).stdout
+
+
+def test_silence(tmp_path):
+    """A line on stderr before each compile, and none where a kernel is in the cache."""
+    lines = f"import mhagen; [mhagen.attention(**{TINY}, scale=scale) for scale in (0.8, 0.9, 0.8)]"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "XDG_CACHE_HOME": str(tmp_path)}
+    for count in 2, 0:
+        done = subprocess.run([sys.executable, "-B", "-c", lines], env=environment, text=True, capture_output=True)
+        told = done.stderr.splitlines()
+        assert not done.returncode and not done.stdout and len(told) == count
+        assert all(line.startswith("mhagen: compiles a kernel, which takes seconds: d_model=12 ") for line in told)
 
 
 LINES = ("import mhagen", f"layer = mhagen.attention(**{TINY}, scale=0.7)", "print(layer.kernel.folder)")

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from tools import MHAGEN, ROOT, installed, shared
+from tools import MHAGEN, ROOT, installed, schema, shared
 
 if not installed("torch", "numpy"):
     pytest.skip("PyTorch is not installed", allow_module_level=True)
@@ -199,6 +199,8 @@ def test_left_to_pytorch():
         mt.replace(layer(), others="eager")
     with pytest.raises(ValueError, match="Linear: has no nn.MultiheadAttention"):
         mt.replace(nn.Linear(2, 2).eval())
+    with pytest.raises(ValueError, match="none at all. A call of .*scaled_dot_product_attention may be "):
+        mt.replace(nn.Linear(2, 2).eval())
     with pytest.raises(ValueError, match="mhagen: config: d_modle = 3: unknown key"):
         replaced(layer(), x, x, x, d_modle=3)
 
@@ -240,6 +242,23 @@ def test_scaled_dot_product_attention():
         for mask in None, (torch.rand(5, 7) < 0.6) | (torch.arange(7) == 2), torch.randn(2, 1, 1, 7).expand(2, 4, 5, 7):
             right = nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.4, enable_gqa=True)
             same(right, mt.scaled_dot_product_attention(q, k, v, mask, scale=0.4, enable_gqa=True))
+    for scale in 0, -0.4, 1e-12, -1e-12, 1e10, float("nan"):  # PyTorch has any
+        right = nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True)
+        found = mt.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True)
+        assert torch.allclose(right, found, 1e-5, 1e-6, equal_nan=True), scale
+    assert _operators.SCALES == next((row["min"], row["max"]) for row in schema() if row["key"] == "scale")
+
+
+def test_direct_steps(short_steps):
+    """Calls without a model are told nothing of its cache."""
+    q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 20, 4)
+    mt.DIRECT.left.clear()
+    mt.DIRECT.told.clear()
+    with pytest.warns(UserWarning, match="left to PyTorch: few queries over keys whose number changes: keep") as told:
+        for rows in range(6, 9):
+            same(nn.functional.scaled_dot_product_attention(q, k[:, :, :rows].clone(), k[:, :, :rows].clone()),
+                 mt.scaled_dot_product_attention(q, k[:, :, :rows].clone(), k[:, :, :rows].clone()))
+    assert len(told) == 1 and "generate" not in str(told[0].message) and told[0].filename == __file__
 
 
 # ---- transformers ----
@@ -324,11 +343,27 @@ def test_steps_of_a_growing_cache(short_steps, padded, monkeypatch):
     words = model.generate(**given)
     mt.replace(model, isa="scalar")
     assert operators(lambda: model.generate(**given)) == 2  # the prompt
-    assert mt.report(model).count("left to PyTorch: its cache grows by copies: give generate() past_key_values=") == 2
-    found = []
-    assert operators(lambda: found.append(model.generate(past_key_values=mt.growing_cache(model), **given))) == 24
+    advice = f"left to PyTorch: its cache grows by copies: give generate() {mt.cache_name()}="
+    assert mt.report(model).count(advice) == 2
+    found, growing = [], {mt.cache_name(): mt.growing_cache(model)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        assert operators(lambda: found.append(model.generate(**growing, **given))) == 24
     assert found[0].tolist() == words.tolist()
     assert "((2, 4, 1, 4), (2, 2, 16, 4), (4,)), ((2, 4, 1, 4), (2, 2, 32, 4), (4,))" in mt.report(model)
+
+
+@needs_transformers
+def test_warnings_of_generate():
+    """One for all layers, at the line that called generate()."""
+    model = mt.replace(decoder(), isa="scalar")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.generate(IDS[:1], max_new_tokens=3, do_sample=False)
+    told = [warning for warning in told if "mhagen" in str(warning.message)]
+    assert [warning.filename for warning in told] == [__file__]
+    assert "0.self_attn: left to PyTorch: a step over few keys" in str(told[0].message)
+    assert mt.report(model).count("left to PyTorch: a step over few keys") == 2
 
 
 @needs_transformers
