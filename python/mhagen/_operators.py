@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,65 @@ TYPES: dict[torch.dtype, dict[str, str]] = {
 @functools.cache
 def kernel_of(keys: str, dtype: torch.dtype, mask: tuple[str, str] | None, more: tuple[tuple[str, Any], ...]
               ) -> Attention:
-    """The layer of `key=value ...` and other keys, without weights. What `keys` has wins."""
-    config: dict[str, Any] = {"isa": "native", **TYPES[dtype], **dict(more)}
+    """The layer of `key=value ...` and other keys, without weights."""
+    return Attention(_native.load(words_of(keys, dtype, mask, dict(more))))
+
+
+def words_of(keys: str, dtype: torch.dtype, mask: tuple[str, str] | None, more: dict[str, Any]) -> tuple[str, ...]:
+    """What `keys` has wins."""
+    config: dict[str, Any] = {"isa": "native", **TYPES[dtype], **more}
     if mask is not None:
         config |= {"mask": mask[0], "mask_dims": mask[1]}
-    return Attention(_native.load(_build.words({**config, **dict(word.split("=", 1) for word in keys.split())})))
+    given = dict(word.split("=", 1) for word in keys.split())
+    given.pop("lengths", None)
+    return _build.words({**config, **given})
+
+
+# ---- lengths: numbers of rows for which there are kernels; tensors of fewer rows are padded ----
+
+making_all = False  # whether a call makes the kernels of all lengths, not only its own
+
+
+@functools.cache
+def lengths_of(keys: str) -> tuple[int, ...]:
+    """Those of the word `lengths` of the keys, in their order."""
+    found = re.search(r"\blengths=(\S*)", keys)
+    return tuple(map(int, found[1].split(","))) if found else ()
+
+
+def place(rows: int, lengths: tuple[int, ...]) -> int:
+    """The rows of the kernel for these: the least length that is enough."""
+    return next((length for length in lengths if rows <= length), rows)
+
+
+def places(queries: int, keys: int, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The rows of all kernels for calls like the one that has these."""
+    if queries == keys:
+        return [(length, length) for length in (lengths if queries in lengths else (queries,))]
+    return [(rows, columns) for rows in (lengths if queries in lengths else (queries,))
+            for columns in (lengths if keys in lengths else (keys,))]
+
+
+def make_all(keys: str, dtype: torch.dtype, mask: tuple[str, str] | None, more: dict[str, Any]) -> None:
+    """The kernels of all lengths, so that no later call waits for one."""
+    pairs = places(more["seq"], more.get("seq_kv", more["seq"]), lengths_of(keys))
+    _build.libraries([words_of(keys, dtype, mask, more | {"seq": s} | ({"seq_kv": t} if "seq_kv" in more else {}))
+                      for s, t in pairs])
+
+
+def padded(tensor: Tensor, axis: int, size: int) -> Tensor:
+    """With zeros behind its rows, which a kernel does not see."""
+    rows = tensor.shape[axis]
+    if rows == size:
+        return tensor.contiguous()
+    whole = tensor.new_zeros(*tensor.shape[:axis], size, *tensor.shape[axis + 1:])
+    whole.narrow(axis, 0, rows).copy_(tensor)
+    return whole
+
+
+def counts(number: int, batch: int) -> Any:
+    """A length for each batch entry."""
+    return (ctypes.c_int * batch)(*[number] * batch)
 
 
 def kind_of(mask: Tensor) -> tuple[str, str]:
@@ -79,6 +134,11 @@ def seen(mask: Tensor, batch: int) -> tuple[list[int], Tensor | None]:
     lengths = [len(entry.tobytes().rstrip(b"\0")) for entry in by_key]
     hides = any(0 in entry.tobytes()[:length] for entry, length in zip(all_see, lengths))
     return lengths * (batch // entries), mask if hides else None
+
+
+def padded_mask(mask: Tensor, rows: int, columns: int) -> Tensor:
+    """[..][q or 1][k] for more rows and columns."""
+    return padded(padded(mask, 2, rows if mask.shape[2] > 1 else 1), 3, columns)
 
 
 FEW_QUERIES = 4  # of a decoder's step
@@ -158,25 +218,39 @@ def layer_op(q: Tensor, k: Tensor | None, v: Tensor | None, mask: Tensor | None,
     """y, and the attention weights of every head, of q [b][s][d_model]; without k and v self-attention."""
     batch, rows, width = q.shape
     columns = rows if k is None else k.shape[1]
-    more = {"batch": batch, "h": h, "d_model": width, "dk": dk, "seq": rows, "causal": causal, "probs": probs,
-            "scale": scale}
+    lengths = lengths_of(keys)
+    s, t = place(rows, lengths), place(columns, lengths)  # those of the kernel
+    more: dict[str, Any] = {"batch": batch, "h": h, "d_model": width, "dk": dk, "seq": s, "causal": causal,
+                            "probs": probs, "scale": scale, "q_len": s in lengths, "kv_len": t in lengths}
     if q.dtype != torch.float32:
         more["dtype"] = TYPES[q.dtype]["io_dtype"]
-    tensors = {"q": q.contiguous()}
+    tensors = {"q": padded(q, 1, s)}
     if k is not None and v is not None:
         require("k", k, (batch, columns, k.shape[2]))
         require("v", v, (batch, columns, v.shape[2]))
-        more |= {"attention": "cross", "seq_kv": columns, "k_width": k.shape[2], "v_width": v.shape[2]}
-        tensors |= {"k": k.contiguous(), "v": v.contiguous()}
+        more |= {"attention": "cross", "seq_kv": t, "k_width": k.shape[2], "v_width": v.shape[2]}
+        tensors |= {"k": padded(k, 1, t), "v": padded(v, 1, t)}
     if mask is not None:
-        mask = tensors["mask"] = mask_bytes(mask, (batch, h, rows, columns))
-    layer = kernel_of(keys, q.dtype, None if mask is None else kind_of(mask), tuple(more.items()))
-    y = torch.empty(batch, rows, width, dtype=q.dtype)
-    weights_of_heads = torch.empty((batch, h, rows, columns) if probs else 0)
-    layer.run({**{name: tensor.data_ptr() for name, tensor in tensors.items()}, "y": y.data_ptr(),
-               **({"probs": weights_of_heads.data_ptr()} if probs else {})}, torch.get_num_threads(),
-              packed_of(layer, weights, layer_weights))
-    return y, weights_of_heads
+        mask = mask_bytes(mask, (batch, h, rows, columns))
+        tensors["mask"] = mask = padded_mask(mask, s, t)
+    kind = None if mask is None else kind_of(mask)
+    if making_all and lengths:
+        make_all(keys, q.dtype, kind, more)
+    layer = kernel_of(keys, q.dtype, kind, tuple(more.items()))
+    y = torch.empty(batch, s, width, dtype=q.dtype)
+    weights_of_heads = torch.empty((batch, h, s, t) if probs else 0)
+    pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()} | {"y": y.data_ptr()}
+    if probs:
+        pointers["probs"] = weights_of_heads.data_ptr()
+    q_len, kv_len = counts(rows, batch), counts(columns, batch)
+    if more["q_len"]:
+        pointers["q_len"] = ctypes.addressof(q_len)
+    if more["kv_len"]:
+        pointers["kv_len"] = ctypes.addressof(kv_len)
+    layer.run(pointers, torch.get_num_threads(), packed_of(layer, weights, layer_weights))
+    if probs:
+        weights_of_heads = weights_of_heads[:, :, :rows, :columns].contiguous()
+    return y[:, :rows].contiguous(), weights_of_heads
 
 
 def layer_fake(q, k, v, mask, weights, keys, h, dk, scale, causal, probs):
@@ -200,36 +274,47 @@ def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor |
         q, scale = -q, -scale
     if scale is not None and not SCALES[0] <= scale <= SCALES[1]:
         q, scale = q * scale, 1.0
-    places, lengths = rooms(k, v) if is_step(q, k) and not causal else columns, None
+    lengths, step = lengths_of(keys), is_step(q, k)
+    s, t = place(rows, lengths), place(columns, lengths)  # those of the kernel
+    if step:
+        s, t = rows, columns if causal else rooms(k, v)
+    q_len, seen_keys = counts(rows, batch), [columns] * batch
+    more: dict[str, Any] = {"q_len": not step and s in lengths, "kv_len": not step and t in lengths}
     if mask is not None:
         mask = mask_bytes(mask, (batch, h, rows, columns))
         if mask.dtype == torch.bool and columns > rows:  # a cache that is not full
-            lengths, mask = seen(mask, batch)
-    if places > columns:
-        lengths = lengths or [columns] * batch
+            seen_keys, mask = seen(mask, batch)
+            more["kv_len"] = True
         if mask is not None:
-            mask = torch.nn.functional.pad(mask, (0, places - columns))
-    by_rows = places == columns and k.transpose(1, 2).is_contiguous() and v.transpose(1, 2).is_contiguous()
+            mask = padded_mask(mask, s, t)
+    in_place = step and t > columns
+    more["kv_len"] |= in_place
+    by_rows = not in_place and k.transpose(1, 2).is_contiguous() and v.transpose(1, 2).is_contiguous()
+    axis = 1 if by_rows else 2
     if by_rows:
-        q, k, v = q.transpose(1, 2).contiguous(), k.transpose(1, 2), v.transpose(1, 2)
-    elif places == columns:
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    else:
-        q = q.contiguous()
-    layer = kernel_of(keys, q.dtype, None if mask is None else kind_of(mask), (
-        ("project", "none"), ("layout", "bshd" if by_rows else "bhsd"), ("batch", batch), ("h", h), ("h_kv", h_kv),
-        ("dk", dk), ("dv", dv), ("seq", rows), ("seq_kv", places), ("causal", causal), ("scale", scale),
-        ("softcap", softcap), ("sink", sink is not None), ("kv_len", lengths is not None)))
-    y = torch.empty((batch, rows, h, dv) if by_rows else (batch, h, rows, dv), dtype=q.dtype)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    q = padded(q, axis, s)
+    if not in_place:
+        k, v = padded(k, axis, t), padded(v, axis, t)
+    more |= {"project": "none", "layout": "bshd" if by_rows else "bhsd", "batch": batch, "h": h, "h_kv": h_kv,
+             "dk": dk, "dv": dv, "seq": s, "seq_kv": t, "causal": causal, "scale": scale, "softcap": softcap,
+             "sink": sink is not None}
+    kind = None if mask is None else kind_of(mask)
+    if making_all and lengths and not step:
+        make_all(keys, q.dtype, kind, more)
+    layer = kernel_of(keys, q.dtype, kind, tuple(more.items()))
+    y = torch.empty((batch, s, h, dv) if by_rows else (batch, h, s, dv), dtype=q.dtype)
     pointers = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "y": y.data_ptr()}
     if mask is not None:
         pointers["mask"] = mask.data_ptr()
-    if lengths is not None:
-        counts = (ctypes.c_int * batch)(*lengths)
-        pointers["kv_len"] = ctypes.addressof(counts)
+    kv_len = (ctypes.c_int * batch)(*seen_keys)
+    if more["kv_len"]:
+        pointers["kv_len"] = ctypes.addressof(kv_len)
+    if more["q_len"]:
+        pointers["q_len"] = ctypes.addressof(q_len)
     packed = None if sink is None else packed_of(layer, [sink], lambda weights: {"sink": weights[0]})
     layer.run(pointers, torch.get_num_threads(), packed)
-    return y if by_rows else y.transpose(1, 2).contiguous()
+    return (y if by_rows else y.transpose(1, 2))[:, :rows].contiguous()
 
 
 def sdpa_fake(q, k, v, mask, sink, causal, scale, softcap, keys):

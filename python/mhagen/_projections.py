@@ -64,7 +64,7 @@ class Projections:
                    linears[3].weight, linears[3].bias]
         if not self.settings.takes(self.name, [x], self.module.training, weights):
             return self.original(args, kwargs)
-        shape = x.shape, causal, None if mask is None else (mask.dtype, mask.shape)
+        shape = self.settings.padded((x.shape,))[0], causal, None if mask is None else (mask.dtype, mask.shape[:2])
         new = shape not in self.right and not torch.compiler.is_compiling()
         found = self.compute(x, mask, causal, weights) if new or self.right.get(shape) else None
         if new:
@@ -120,7 +120,7 @@ class Projections:
             if difference <= (ROUNDED if rounds else MOST):
                 return True
             reason = f"its result differs by {difference:.1e} from that of its projections"
-        self.settings.shapes[self.name].discard((x.shape,))
+        self.settings.forget(self.name, (x.shape,))
         self.settings.tell(self.name, reason)
         return False
 

@@ -7,6 +7,7 @@
 """
 from __future__ import annotations
 
+import collections
 import re
 import sys
 import warnings
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import _build, _keys, _projections
-from ._operators import TYPES, is_step, require_mask, rooms
+from . import _build, _keys, _operators, _projections
+from ._operators import TYPES, is_step, place, places, require_mask, rooms
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # ---- when a kernel is taken ----
 
 Shape = tuple[tuple[int, ...], ...]
+MOST_ROWS = 65536  # of seq
 MOST_SHAPES = 16  # of a layer: each takes seconds of the compiler's time
 # Of a step: heads * keys * (dk + dv). Zen 5, a decoder with 9 heads of 64: over 512 keys both take 90 us in the model;
 # over more keys kernels are faster: over 2048 keys, 32 heads of 128, they take .46 of the time.
@@ -46,15 +48,18 @@ def unprojected(keys: Mapping[str, Any]) -> dict[str, Any]:
 class Settings:
     """How the attention of a model is computed; what its layers have seen, and why they were left to PyTorch."""
 
-    def __init__(self, keys: Mapping[str, Any] | None = None, others: str = "generate", steps: str = ""):
-        keys = keys or {}
+    def __init__(self, keys: Mapping[str, Any] | None = None, others: str = "generate", lengths: Sequence[int] = (),
+                 steps: str = ""):
+        keys = {**(keys or {}), "lengths": sorted(lengths) or None}
         self.keys, self.attention_keys = (" ".join(_build.word(key, value) for key, value in of.items()
                                                    if value is not None) for of in (keys, unprojected(keys)))
+        self.lengths = tuple(sorted(lengths))  # that tensors are padded to
         self.others = others
         self.of_steps = steps  # what helps steps of a decoder whose keys are copied
         self.checking = False  # whether attention is PyTorch's, to compare results with
         self.learning = False  # whether shapes that are met now count as seen
         self.shapes: dict[str, set[Shape]] = {}  # those of the inputs that a layer has met
+        self.learnt: collections.Counter[str] = collections.Counter()  # how many of these, of each layer
         self.steps: dict[str, Shape] = {}  # that of a layer's last step
         self.left: dict[str, str] = {}
         self.told: set[str] = set()  # kinds of reasons
@@ -104,26 +109,43 @@ class Settings:
     def reason_of_shape(self, name: str, inputs: Sequence[Tensor]) -> str | None:
         shape, shapes = tuple(tensor.shape for tensor in inputs), self.shapes.setdefault(name, set())
         compiling = torch.compiler.is_compiling()
-        if inputs[0].dim() == 4:
+        if inputs[0].dim() == 4 and inputs[0].shape[0] != inputs[1].shape[0]:
+            return "queries have another number of batch entries than keys"
+        if inputs[0].dim() == 4 and is_step(*inputs[:2]):
             queries, keys, values = inputs
-            if queries.shape[0] != keys.shape[0]:
-                return "queries have another number of batch entries than keys"
-            if is_step(queries, keys):
-                if queries.shape[1] * keys.shape[2] * (keys.shape[3] + values.shape[3]) < FEW_NUMBERS:
-                    return "a step over few keys, for which a call of a kernel takes as long as PyTorch's attention"
-                places = keys.shape[2] if compiling else rooms(keys, values)
-                shape = (shape[0], (*keys.shape[:2], places, keys.shape[3]), values.shape[3:])
-                if shape not in shapes and places == keys.shape[2] and not self.learning:
-                    reason = self.reason_of_step(name, shape, compiling)
-                    if reason:
-                        return reason
-        if shape not in shapes and not compiling:
-            if self.others == "torch" and not self.learning:
+            if queries.shape[1] * keys.shape[2] * (keys.shape[3] + values.shape[3]) < FEW_NUMBERS:
+                return "a step over few keys, for which a call of a kernel takes as long as PyTorch's attention"
+            room = keys.shape[2] if compiling else rooms(keys, values)
+            shape = (shape[0], (*keys.shape[:2], room, keys.shape[3]), values.shape[3:])
+            if shape not in shapes and room == keys.shape[2] and not self.learning:
+                reason = self.reason_of_step(name, shape, compiling)
+                if reason:
+                    return reason
+            all_of_them = [shape]
+        else:
+            shape, *_ = all_of_them = self.padded(shape)
+        if self.learning:
+            self.learnt[name] += len({*all_of_them} - shapes)
+            shapes.update(all_of_them)
+        elif shape not in shapes and not compiling:
+            if self.others == "torch":
                 return f"shape {plain(shape)} was not seen, and others = torch"
-            if len(shapes) == MOST_SHAPES:
-                return f"shape {plain(shape)} is one more than {MOST_SHAPES}: a cache grows, or rows are not padded"
+            if len(shapes) - self.learnt[name] >= MOST_SHAPES:
+                return f"shape {plain(shape)} is one more than {MOST_SHAPES}: a cache grows, or rows are not padded: " \
+                    "lengths=(32, 64, 128) of replace pads them"
             shapes.add(shape)
         return None
+
+    def padded(self, shape: Shape) -> list[Shape]:
+        """The shape that the kernel of this one has, and behind it those of all lengths."""
+        if not self.lengths:
+            return [shape]
+        pair = s, t = tuple(place(sizes[-2], self.lengths) for sizes in (shape[0], shape[-1]))
+        return [tuple((*sizes[:-2], t if at else s, sizes[-1]) for at, sizes in enumerate(shape))
+                for s, t in (pair, *places(s, t, self.lengths))]
+
+    def forget(self, name: str, shape: Shape) -> None:
+        self.shapes[name].difference_update(self.padded(shape))
 
     def reason_of_step(self, name: str, shape: Shape, compiling: bool) -> str | None:
         """A static cache has the shape of the step before. One that grows by copies has each but once."""
@@ -176,20 +198,19 @@ class MultiheadAttention(nn.MultiheadAttention):
         itself = query is key and key is value
         weights = [self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight, self.in_proj_bias,
                    None, None, None, self.out_proj.weight, self.out_proj.bias]
-        inputs = [query] if itself else [query, key, value]
+        batched = query.dim() == 3
+
+        def rows_last(tensor: Tensor) -> Tensor:
+            """[b][rows][width]"""
+            return tensor.unsqueeze(0) if not batched else tensor if self.batch_first else tensor.transpose(0, 1)
+        inputs = list(map(rows_last, [query] if itself else [query, key, value]))
         if not self._settings.takes(self._name, inputs, self.training, weights):
             self._original.training = self.training  # for its dropout
             return self._original.forward(query, key, value, key_padding_mask, need_weights, attn_mask,
                                           average_attn_weights, is_causal)
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")  # as the original does
-        batched = query.dim() == 3
-
-        def rows_last(tensor: Tensor) -> Tensor:
-            """[b][rows][width]"""
-            return tensor.unsqueeze(0) if not batched else tensor if self.batch_first else tensor.transpose(0, 1)
-        q = rows_last(query)
-        k, v = (None, None) if itself else (rows_last(key), rows_last(value))
+        q, k, v = (inputs[0], None, None) if itself else inputs
         causal = is_causal and key_padding_mask is None and not need_weights
         mask = merged_mask(None if causal else attn_mask, key_padding_mask, q.shape[0], self.num_heads)
         y, probs = torch.ops.mhagen.layer(q, k, v, mask, weights, self._settings.keys, self.num_heads,
@@ -313,12 +334,13 @@ def register() -> None:
 
 # ---- whole models ----
 
-def replace(model: nn.Module, example: Any = None, *, others: str = "generate",
+def replace(model: nn.Module, example: Any = None, *, others: str = "generate", lengths: Sequence[int] = (),
             **keys: Unpack[_keys.Computation]) -> nn.Module:
     """Swaps every nn.MultiheadAttention, and the attention of every model of transformers, in place; returns the model.
     example: a tensor, a tuple of arguments or a dict of them; the model runs on it once, which makes the kernels. Of
-    other shapes others = generate makes kernels when they come, others = torch leaves these calls to PyTorch. keys
-    are those of all kernels, as isa="avx2" or dtype="bf16"."""
+    other shapes others = generate makes kernels when they come, others = torch leaves these calls to PyTorch. Of
+    lengths, as (32, 64, 128), the least one that is enough has the kernel of a call: all of them are made with the
+    example. keys are those of all kernels, as isa="avx2" or dtype="bf16"."""
     if others not in ("generate", "torch"):
         raise ValueError(f"mhagen: others = {others}: must be generate or torch")
     if model.training:
@@ -327,7 +349,10 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate",
         if key in FIXED:
             raise ValueError(f"mhagen: {key} = {value}: is the model's own: keys of replace say how a kernel "
                              "computes, as isa and dtype do")
-    settings = Settings(keys, others)
+    for length in lengths:
+        if not isinstance(length, int) or not 1 <= length <= MOST_ROWS:
+            raise ValueError(f"mhagen: lengths = {lengths}: must be integers from 1 to {MOST_ROWS}")
+    settings = Settings(keys, others, lengths)
     model = swapped(model, settings)
     transformers = sys.modules.get("transformers")
     for name, module in model.named_modules():
@@ -384,7 +409,7 @@ def take_model(name: str, model: Any, settings: Settings) -> None:
 
 
 def learn(model: nn.Module, example: Any, settings: Settings) -> None:
-    settings.learning = True
+    settings.learning = _operators.making_all = True
     try:
         with torch.no_grad():
             if isinstance(example, Mapping):
@@ -392,7 +417,7 @@ def learn(model: nn.Module, example: Any, settings: Settings) -> None:
             else:
                 model(*(example if isinstance(example, (tuple, list)) else (example,)))
     finally:
-        settings.learning = False
+        settings.learning = _operators.making_all = False
 
 
 def report(model: nn.Module) -> str:

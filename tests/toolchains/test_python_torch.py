@@ -1,4 +1,5 @@
 """mhagen.torch: models of PyTorch and transformers with the attention of kernels, against their own."""
+import copy
 import os
 import sys
 import warnings
@@ -213,6 +214,56 @@ def test_many_shapes():
     with pytest.warns(UserWarning, match=f"is one more than {mt.MOST_SHAPES}"):
         assert not settings.takes("layer", [torch.empty(1, 99, 2)], False)
     assert settings.takes("layer", [torch.empty(1, 3, 2)], False)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"key_padding_mask": PADDING}, {"attn_mask": FUTURE, "is_causal": True, "need_weights": False}],
+    ids=lambda options: "+".join(options) or "none")
+def test_lengths(options, monkeypatch):
+    """Kernels of all lengths are made with the example, and take fewer rows: no call waits for another one."""
+    own, x = layer(batch_first="attn_mask" not in options), torch.randn(2, ROWS, WIDTH)
+    rows_last = x if own.batch_first else x.transpose(0, 1)
+    new = mt.replace(own, lengths=(12, 6, 20), isa="scalar")
+    mt.learn(new, {"query": rows_last, "key": rows_last, "value": rows_last, **options}, new._settings)
+    assert mt.report(new) == "MultiheadAttention: kernels for ((2, 12, 24),), ((2, 20, 24),), ((2, 6, 24),)"
+    monkeypatch.setattr(_operators._build, "log", None)  # which a compile needs
+    x = torch.randn(2, 20, WIDTH)
+    for rows in 1, 5, 6, 7, 12, 13, 20:
+        part = x[:, :rows] if own.batch_first else x[:, :rows].transpose(0, 1)
+        masks = {"key_padding_mask": torch.arange(rows) >= torch.tensor([[rows], [max(1, rows - 2)]]),
+                 "attn_mask": torch.ones(rows, rows).triu(1) > 0}
+        now = {name: masks.get(name, value) for name, value in options.items()}
+        for right, found in zip(own(part, part, part, **now), new(part, part, part, **now)):
+            if right is not None:
+                same(right, found)
+    assert len(new._settings.shapes[""]) == 3
+
+
+def test_lengths_of_attention(monkeypatch):
+    """Cross-attention has kernels of all pairs, and keys and values that lie with their heads outside, too; more rows
+    than the longest one follow `others`."""
+    own = layer(kdim=7, vdim=7)
+    new = mt.replace(own, lengths=(4, 8), isa="scalar", others="torch")
+    x, z = torch.randn(1, 11, WIDTH), torch.randn(1, 11, 7)
+    mt.learn(new, (x[:, :2], z[:, :7], z[:, :7]), new._settings)
+    for turned in False, True:
+        settings = mt.Settings({"isa": "scalar"}, lengths=(8, 16))
+        q, k = (torch.randn(2, 11, 2, 4).transpose(1, 2) if turned else torch.randn(2, 2, 11, 4) for _ in range(2))
+        for rows, columns in (5, 9), (8, 8), (11, 11):
+            for causal in False, True:
+                right = nn.functional.scaled_dot_product_attention(q[:, :, :rows], k[:, :, :columns], k[:, :, :columns],
+                                                                   is_causal=causal)
+                found = torch.ops.mhagen.sdpa(q[:, :, :rows], k[:, :, :columns], k[:, :, :columns], None, None, causal,
+                                              None, None, settings.attention_keys)
+                same(right, found.transpose(1, 2))
+    monkeypatch.setattr(_operators._build, "log", None)
+    for rows, columns in (1, 1), (4, 8), (5, 3), (8, 8):
+        same(own(x[:, :rows], z[:, :columns], z[:, :columns])[0], new(x[:, :rows], z[:, :columns], z[:, :columns])[0])
+    with pytest.warns(UserWarning, match="others = torch"):
+        new(x[:, :8], z[:, :9], z[:, :9])
+    assert new._settings.left == {"": "shape ((1, 8, 24), (1, 9, 7), (1, 9, 7)) was not seen, and others = torch"}
+    with pytest.raises(ValueError, match=r"lengths = \(8, 0\): must be integers from 1 to 65536"):
+        mt.replace(layer(), lengths=(8, 0))
 
 
 def test_operators_check_shapes():
@@ -464,6 +515,25 @@ def test_projections(family):
 
 @needs_transformers
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family, kind, config", [MODELS[0], MODELS[1]], ids=["Bert", "Llama"])
+def test_lengths_of_models(family, kind, config, monkeypatch):
+    """With the masks of their padding."""
+    import transformers
+    model = getattr(transformers, family + kind)(getattr(transformers, f"{family}Config")(**config)).eval()
+    own = copy.deepcopy(model)
+    mt.replace(model, {"input_ids": IDS, "attention_mask": SEEN, "use_cache": False}, lengths=(8, 16), isa="scalar")
+    assert "kernels for" in mt.report(model)
+    monkeypatch.setattr(_operators._build, "log", None)
+    for rows in 6, 8, 12:
+        ids, seen = torch.arange(2 * rows).reshape(2, rows) + 1, torch.ones(2, rows, dtype=torch.long)
+        seen[1, :2] = 0
+        given = {"input_ids": ids, "attention_mask": seen, "use_cache": False}
+        same(own(**given)[0][seen > 0], model(**given)[0][seen > 0], 1e-5)
+    assert "left to PyTorch" not in mt.report(model)
+
+
+@needs_transformers
+@pytest.mark.filterwarnings("ignore")
 def test_projections_of_decoders():
     """With a cache, and across, the model's own projections and a kernel for attention; without one their own."""
     import transformers
@@ -518,7 +588,6 @@ def test_projections_that_differ(monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 def test_copies_and_compiled_projections():
     """A copy has weights of its own, and torch.compile keeps the operators."""
-    import copy
     model, example = projecting("ViT")
     mt.replace(model, example, isa="scalar")
     other = copy.deepcopy(model)
