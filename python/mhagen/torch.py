@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import re
 import sys
 import warnings
@@ -204,15 +205,17 @@ class MultiheadAttention(nn.MultiheadAttention):
             """[b][rows][width]"""
             return tensor.unsqueeze(0) if not batched else tensor if self.batch_first else tensor.transpose(0, 1)
         inputs = list(map(rows_last, [query] if itself else [query, key, value]))
-        if not self._settings.takes(self._name, inputs, self.training, weights):
+        taken = self._settings.takes(self._name, inputs, self.training, weights)
+        causal = is_causal and key_padding_mask is None and not need_weights
+        mask = merged_mask(None if causal else attn_mask, key_padding_mask, inputs[0].shape[0],
+                           self.num_heads) if taken else None
+        if not taken or hides_all(mask):
             self._original.training = self.training  # for its dropout
             return self._original.forward(query, key, value, key_padding_mask, need_weights, attn_mask,
                                           average_attn_weights, is_causal)
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")  # as the original does
         q, k, v = (inputs[0], None, None) if itself else inputs
-        causal = is_causal and key_padding_mask is None and not need_weights
-        mask = merged_mask(None if causal else attn_mask, key_padding_mask, q.shape[0], self.num_heads)
         y, probs = torch.ops.mhagen.layer(q, k, v, mask, weights, self._settings.keys, self.num_heads,
                                           self.head_dim, None, causal, need_weights)
         if need_weights:
@@ -241,6 +244,27 @@ def merged_mask(mask: Tensor | None, padding: Tensor | None, batch: int, heads: 
     numbers = [torch.zeros(each.shape).masked_fill(each, float("-inf")) if each.dtype == torch.bool else each.float()
                for each in masks]
     return numbers[0] if len(numbers) == 1 else numbers[0] + numbers[1]
+
+
+def hides_all(mask: Tensor | None) -> bool:
+    """Whether a row sees no key: PyTorch's modules then have NaN, or the output bias, by the way that they take.
+    Compiled graphs have no branch for it."""
+    if mask is None or torch.compiler.is_compiling():
+        return False
+    seen = mask if mask.dtype == torch.bool else mask > float("-inf")
+    return not bool(seen.any(dim=-1).all())
+
+
+def clear_padding(mask_check: bool, layer: nn.Module, args: Any, kwargs: Mapping[str, Any], y: Tensor) -> Tensor | None:
+    """After the last layer of an nn.TransformerEncoder: zeros in the rows that its nested tensors would not have."""
+    padding = kwargs.get("src_key_padding_mask")
+    if padding is None or kwargs.get("src_mask") is not None or y.dim() != 3 or layer.training or y.requires_grad or \
+            torch.is_autocast_enabled() or not torch.backends.mha.get_fastpath_enabled():
+        return None
+    hidden = padding != 0
+    if mask_check and (torch.compiler.is_compiling() or bool((hidden[:, :-1] & ~hidden[:, 1:]).any())):
+        return None
+    return y.masked_fill(hidden[:, :, None], 0)
 
 
 def why_not(module: nn.MultiheadAttention) -> str | None:
@@ -357,6 +381,9 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
     transformers = sys.modules.get("transformers")
     for name, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoder):
+            if module.use_nested_tensor:
+                clear = functools.partial(clear_padding, getattr(module, "mask_check", True))
+                module.layers[-1].register_forward_hook(clear, with_kwargs=True)
             module.use_nested_tensor = False  # which no layer but PyTorch's own takes
         if transformers and isinstance(module, transformers.PreTrainedModel):
             take_model(name, module, settings)

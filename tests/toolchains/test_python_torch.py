@@ -106,20 +106,61 @@ def test_encoder():
     with torch.profiler.profile() as profile:
         found = encoder(x, src_key_padding_mask=PADDING)
     assert sum(event.count for event in profile.key_averages() if event.key == "mhagen::layer") == 2
-    same(right[~PADDING], found[~PADDING])
+    same(right, found)  # with zeros in padded rows, for the encoder has nested tensors
     same(plain, encoder(x))
     assert mt.report(encoder) == "\n".join(
         f"layers.{i}.self_attn: kernels for ((2, 9, 24),)" for i in range(2))
 
 
+ALONE = torch.zeros(2, ROWS, dtype=torch.bool)
+ALONE[0, 5:] = ALONE[1] = True  # the second entry has no key
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": False}, {"kdim": 7}], ids=lambda options: str([*options]))
+@pytest.mark.parametrize("mask", ["key_padding_mask", "attn_mask"])
+def test_rows_without_keys(options, mask):
+    """NaN, or the output bias: what the module has in eval mode."""
+    own = layer(**options)
+    nn.init.normal_(own.out_proj.bias)
+    new, x = replaced(own), torch.randn(2, ROWS, WIDTH)
+    x = x if own.batch_first else x.transpose(0, 1)
+    masks, key = {mask: ALONE if mask == "key_padding_mask" else torch.ones(ROWS, ROWS).tril(-1) < 1}, x[..., :own.kdim]
+    for need_weights in False, True:
+        right, found = (each(x, key if options.get("kdim") else x, x, need_weights=need_weights, **masks)[0]
+                        for each in (own, new))
+        assert right.isnan().any() or not need_weights
+        assert torch.allclose(right, found, 1e-5, 2e-6, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("nested", [True, False])
+def test_padded_rows_of_encoders(nested):
+    """Zeros behind the last layer where PyTorch has nested tensors, before the encoder's own norm."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 2,
+                                    nn.LayerNorm(WIDTH), enable_nested_tensor=nested).eval()
+    nn.init.normal_(encoder.norm.bias)
+    new, x = mt.replace(copy.deepcopy(encoder), isa="scalar"), torch.randn(2, ROWS, WIDTH)
+    for masks in ({"src_key_padding_mask": PADDING}, {"src_key_padding_mask": PADDING.flip(1)},
+                  {"src_key_padding_mask": ALONE if nested else PADDING},
+                  {"src_key_padding_mask": PADDING, "mask": FUTURE}, {}):
+        right = encoder(x, **masks)
+        assert torch.allclose(right, new(x, **masks), 1e-5, 4e-6, equal_nan=True), masks
+
+
 def test_threads():
-    """As many as PyTorch has; the bits are those of one thread."""
+    """As many as PyTorch has; the bits are those of one thread, and of one entry of a batch."""
     own, x = nn.MultiheadAttention(64, 4, batch_first=True).eval(), torch.randn(1, 130, 64)
     new, before = replaced(own), torch.get_num_threads()
     right = new(x, x, x)[0]
+    q, k = torch.randn(3, 1, 1, 16), torch.randn(3, 1, 4096, 16)  # PyTorch shares the keys among threads
+    step = torch.ops.mhagen.sdpa(q[:1], k[:1], k[:1], None, None, False, None, None, "isa=scalar")
     try:
         torch.set_num_threads(3)
         assert right.equal(new(x, x, x)[0])
+        for entries in 1, 3:
+            found = torch.ops.mhagen.sdpa(q[:entries], k[:entries], k[:entries], None, None, False, None, None,
+                                          "isa=scalar")
+            assert step.equal(found[:1])
     finally:
         torch.set_num_threads(before)
 
