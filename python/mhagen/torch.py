@@ -13,6 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -108,7 +109,9 @@ class Settings:
         return None
 
     def reason_of_shape(self, name: str, inputs: Sequence[Tensor]) -> str | None:
-        shape, shapes = tuple(tensor.shape for tensor in inputs), self.shapes.setdefault(name, set())
+        shape: Shape = tuple(tensor.shape for tensor in inputs)
+        shapes = self.shapes.setdefault(name, set())
+        alike: list[Shape]
         compiling = torch.compiler.is_compiling()
         if inputs[0].dim() == 4 and inputs[0].shape[0] != inputs[1].shape[0]:
             return "queries have another number of batch entries than keys"
@@ -122,12 +125,13 @@ class Settings:
                 reason = self.reason_of_step(name, shape, compiling)
                 if reason:
                     return reason
-            all_of_them = [shape]
+            alike = [shape]
         else:
-            shape, *_ = all_of_them = self.padded(shape)
+            alike = self.padded(shape)
+            shape = alike[0]
         if self.learning:
-            self.learnt[name] += len({*all_of_them} - shapes)
-            shapes.update(all_of_them)
+            self.learnt[name] += len({*alike} - shapes)
+            shapes.update(alike)
         elif shape not in shapes and not compiling:
             if self.others == "torch":
                 return f"shape {plain(shape)} was not seen, and others = torch"
@@ -159,10 +163,17 @@ class Settings:
             f"{cache_name()}=mhagen.torch.growing_cache(model), or a static cache"
 
 
+LIBRARIES = ("mhagen", "torch", "transformers")
+
+
+def library_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0]
+
+
 def callers_level() -> int:
     """The stacklevel, for the function that asks, of the nearest code that is no library of models."""
     level, frame = 1, sys._getframe(1)
-    while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("mhagen", "torch", "transformers"):
+    while frame.f_back and library_of(frame) in LIBRARIES:
         level, frame = level + 1, frame.f_back
     return level
 
@@ -435,10 +446,27 @@ def take_model(name: str, model: Any, settings: Settings) -> None:
         _projections.take(whole, module, settings)
 
 
+class OwnCalls(torch.overrides.TorchFunctionMode):
+    """Tells of attention that the model's own code calls, which nothing can swap."""
+
+    def __init__(self, settings: Settings):
+        super().__init__()
+        self.settings = settings
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.scaled_dot_product_attention:
+            caller = sys._getframe(1)
+            if library_of(caller) not in LIBRARIES:
+                self.settings.tell(f"{caller.f_code.co_filename}:{caller.f_lineno}",
+                                   "it calls torch.nn.functional.scaled_dot_product_attention, in whose place it may "
+                                   "call mhagen.torch.scaled_dot_product_attention")
+        return func(*args, **(kwargs or {}))
+
+
 def learn(model: nn.Module, example: Any, settings: Settings) -> None:
     settings.learning = _operators.making_all = True
     try:
-        with torch.no_grad():
+        with torch.no_grad(), OwnCalls(settings):
             if isinstance(example, Mapping):
                 model(**example)
             else:

@@ -247,6 +247,21 @@ def test_left_to_pytorch():
         replaced(layer(), x, x, x, d_modle=3)
 
 
+def test_own_calls():
+    """Attention that a module calls itself stays, which the example shows."""
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = layer()
+
+        def forward(self, x):
+            y = self.attention(x, x, x)[0]
+            return nn.functional.scaled_dot_product_attention(y, y, y)
+    with pytest.warns(UserWarning, match=f"mhagen: {__file__}:.*: it calls .* may call mhagen.torch.scaled_dot_produ"):
+        model = mt.replace(Own().eval(), torch.randn(1, ROWS, WIDTH), isa="scalar")
+    assert mt.report(model).count("\n") == 1
+
+
 def test_many_shapes():
     """Not a kernel for each length of a cache that grows."""
     settings = mt.Settings()
