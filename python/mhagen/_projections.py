@@ -62,7 +62,7 @@ class Projections:
         x, mask, causal = given
         weights = [None, *(linear.weight for linear in linears[:3]), None, *(linear.bias for linear in linears[:3]),
                    linears[3].weight, linears[3].bias]
-        if not self.settings.takes(self.name, [x], self.module.training, weights):
+        if not self.settings.takes(self.name, [x], self.module.training, weights, [mask]):
             return self.original(args, kwargs)
         shape = self.settings.padded((x.shape,))[0], causal, None if mask is None else (mask.dtype, mask.shape[:2])
         new = shape not in self.right and not torch.compiler.is_compiling()

@@ -67,9 +67,10 @@ class Settings:
         self.told: set[str] = set()  # kinds of reasons
         self.names: list[str] = []  # of what was swapped
 
-    def takes(self, name: str, inputs: Sequence[Tensor], training: bool, weights: Sequence[Tensor | None] = ()) -> bool:
-        """Whether a kernel computes this call. If not, the reason is told once."""
-        reason = self.reason(inputs, weights, training) or self.reason_of_shape(name, inputs)
+    def takes(self, name: str, inputs: Sequence[Tensor], training: bool, weights: Sequence[Tensor | None] = (),
+              added: Sequence[Tensor | None] = ()) -> bool:
+        """Whether a kernel computes this call; added: masks and biases. If not, the reason is told once."""
+        reason = self.reason(inputs, weights, added, training) or self.reason_of_shape(name, inputs)
         if reason is None:
             return True
         if not torch.compiler.is_compiling():
@@ -88,17 +89,19 @@ class Settings:
             warnings.warn(f"mhagen: {name or 'attention'}: left to PyTorch: {reason}{all_of_them}",
                           stacklevel=callers_level())
 
-    def reason(self, inputs: Sequence[Tensor], weights: Sequence[Tensor | None], training: bool) -> str | None:
+    def reason(self, inputs: Sequence[Tensor], weights: Sequence[Tensor | None], added: Sequence[Tensor | None],
+               training: bool) -> str | None:
         if training:
             return "it is in training: call eval()"
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on: dtype=\"bf16\" of replace has the types of a kernel"
-        grad, dtype = torch.is_grad_enabled(), inputs[0].dtype
+        dtype = inputs[0].dtype
+        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad
+                                           for tensor in (*inputs, *weights, *added)):
+            return "gradients are wanted: call it under torch.no_grad()"
         for tensor in (*inputs, *weights):
             if tensor is None:
                 continue
-            if grad and tensor.requires_grad:
-                return "gradients are wanted: call it under torch.no_grad()"
             if not tensor.is_cpu or tensor.is_nested:
                 return "its tensors are not dense ones of the CPU"
             if tensor.dtype != dtype or dtype not in TYPES:
@@ -216,7 +219,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             """[b][rows][width]"""
             return tensor.unsqueeze(0) if not batched else tensor if self.batch_first else tensor.transpose(0, 1)
         inputs = list(map(rows_last, [query] if itself else [query, key, value]))
-        taken = self._settings.takes(self._name, inputs, self.training, weights)
+        taken = self._settings.takes(self._name, inputs, self.training, weights, [attn_mask, key_padding_mask])
         causal = is_causal and key_padding_mask is None and not need_weights
         mask = merged_mask(None if causal else attn_mask, key_padding_mask, inputs[0].shape[0],
                            self.num_heads) if taken else None
@@ -300,7 +303,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention of [b][h][s][dk]. Rows that see no key are zero, not NaN."""
-    if query.dim() != 4 or not DIRECT.takes("scaled_dot_product_attention", [query, key, value], dropout_p > 0):
+    if query.dim() != 4 or not DIRECT.takes("scaled_dot_product_attention", [query, key, value], dropout_p > 0,
+                                               added=[attn_mask]):
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
                                                           scale=scale, enable_gqa=enable_gqa)
     mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
@@ -315,7 +319,8 @@ def attention_forward(module: nn.Module, query: Tensor, key: Tensor, value: Tens
     settings, name = getattr(module, "_mhagen", (DEFAULTS, type(module).__name__))
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    if settings.checking or not settings.takes(name, [query, key, value], module.training or dropout > 0):
+    if settings.checking or not settings.takes(name, [query, key, value], module.training or dropout > 0,
+                                                added=[attention_mask, s_aux, position_bias]):
         return by_pytorch(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout,
                           is_causal=is_causal, softcap=softcap, s_aux=s_aux, position_bias=position_bias, **kwargs)
     mask = attention_mask

@@ -219,6 +219,13 @@ def test_left_to_pytorch():
         y = new(x, x, x)[0]
         y.sum().backward()
     assert own.in_proj_weight.grad.abs().max() > 0
+    bias = torch.zeros(ROWS, ROWS, requires_grad=True)  # of positions, which may be the only thing that is learned
+    with torch.enable_grad(), pytest.warns(UserWarning, match="gradients are wanted"):
+        for attend in (lambda x: replaced(layer().requires_grad_(False))(x, x, x, attn_mask=bias)[0],
+                       lambda x: mt.scaled_dot_product_attention(*3 * [x[None]], bias)):
+            bias.grad = None
+            attend(x).square().sum().backward()
+            assert bias.grad is not None and bias.grad.abs().max() > 0
     new._settings.left.clear()
     with pytest.warns(UserWarning, match=r"shape \(\(1, 3, 24\),\) was not seen, and others = torch"):
         same(own(*3 * [x[:1, :3]])[0], new(*3 * [x[:1, :3]])[0])
