@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _build, _keys, _operators, _projections
-from ._operators import TYPES, is_step, place, places, require_mask, rooms
+from ._operators import TYPES, is_step, place, places, require, require_mask, rooms
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -221,14 +221,18 @@ class MultiheadAttention(nn.MultiheadAttention):
         inputs = list(map(rows_last, [query] if itself else [query, key, value]))
         taken = self._settings.takes(self._name, inputs, self.training, weights, [attn_mask, key_padding_mask])
         causal = is_causal and key_padding_mask is None and not need_weights
-        mask = merged_mask(None if causal else attn_mask, key_padding_mask, inputs[0].shape[0],
-                           self.num_heads) if taken else None
-        if not taken or hides_all(mask):
+        mask = None
+        if taken:
+            (batch, rows, _), columns = inputs[0].shape, inputs[-1].shape[1]
+            if attn_mask is not None:
+                require("attn_mask", attn_mask, (rows, columns), (batch * self.num_heads, rows, columns))
+            if key_padding_mask is not None:
+                require("key_padding_mask", key_padding_mask, (batch, columns) if batched else (columns,))
+            mask = merged_mask(None if causal else attn_mask, key_padding_mask, batch, self.num_heads)
+        if not taken or hides_all(mask) or is_causal and attn_mask is None:
             self._original.training = self.training  # for its dropout
             return self._original.forward(query, key, value, key_padding_mask, need_weights, attn_mask,
                                           average_attn_weights, is_causal)
-        if is_causal and attn_mask is None:
-            raise RuntimeError("Need attn_mask if specifying the is_causal hint.")  # as the original does
         q, k, v = (inputs[0], None, None) if itself else inputs
         y, probs = torch.ops.mhagen.layer(q, k, v, mask, weights, self._settings.keys, self.num_heads,
                                           self.head_dim, None, causal, need_weights)

@@ -76,6 +76,8 @@ def test_forms():
     new = replaced(own)
     for inputs in ((x, x, x), (x, z, z), (x[:, 0], z[:, 0], z[:, 0])):
         same(own(*inputs)[0], new(*inputs)[0])
+    own, x = layer(), torch.randn(2, ROWS, WIDTH)
+    same(own(x, x, x, is_causal=True)[0], replaced(own)(x, x, x, is_causal=True)[0])  # a hint that it has no use for
     own = layer(kdim=7, vdim=11)
     q, k, v = torch.randn(2, 3, WIDTH), torch.randn(2, 5, 7), torch.randn(2, 5, 11)
     same(own(q, k, v)[0], replaced(own)(q, k, v)[0])
@@ -341,6 +343,10 @@ def test_operators_check_shapes():
                        (lambda: sdpa(q, k, k, torch.ones(1, 1, 5, 7).int()), "mask: torch.int32: must be bool, or flo"),
                        (lambda: replaced(layer())(*3 * [torch.ones(2, ROWS, WIDTH)], PADDING.long()),
                         "key_padding_mask: torch.int64: must be bool, or floats that are added to scores"),
+                       (lambda: replaced(layer())(*3 * [torch.ones(2, ROWS, WIDTH)], PADDING[:1]),
+                        "key_padding_mask: shape (1, 9): must be (2, 9)"),  # which would be that of both entries
+                       (lambda: replaced(layer())(*3 * [torch.ones(2, ROWS, WIDTH)], attn_mask=FUTURE[:1]),
+                        "attn_mask: shape (1, 9): must be (9, 9) or (8, 9, 9)"),
                        (lambda: sdpa(q, k, k, None, torch.ones(3)), "sink: shape (3,): must be (4,)")]:
         with pytest.raises(ValueError) as caught:
             call()
