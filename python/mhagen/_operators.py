@@ -59,7 +59,10 @@ def lengths_of(keys: str) -> tuple[int, ...]:
 
 def place(rows: int, lengths: tuple[int, ...]) -> int:
     """The rows of the kernel for these: the least length that is enough."""
-    return next((length for length in lengths if rows <= length), rows)
+    for length in lengths:
+        if rows <= length:
+            return length
+    return rows
 
 
 def places(queries: int, keys: int, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -138,6 +141,8 @@ def seen(mask: Tensor, batch: int) -> tuple[list[int], Tensor | None]:
 
 def padded_mask(mask: Tensor, rows: int, columns: int) -> Tensor:
     """[..][q or 1][k] for more rows and columns."""
+    if mask.shape[3] == columns and mask.shape[2] in (1, rows):
+        return mask
     return padded(padded(mask, 2, rows if mask.shape[2] > 1 else 1), 3, columns)
 
 
@@ -242,15 +247,16 @@ def layer_op(q: Tensor, k: Tensor | None, v: Tensor | None, mask: Tensor | None,
     pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()} | {"y": y.data_ptr()}
     if probs:
         pointers["probs"] = weights_of_heads.data_ptr()
-    q_len, kv_len = counts(rows, batch), counts(columns, batch)
     if more["q_len"]:
+        q_len = counts(rows, batch)
         pointers["q_len"] = ctypes.addressof(q_len)
     if more["kv_len"]:
+        kv_len = counts(columns, batch)
         pointers["kv_len"] = ctypes.addressof(kv_len)
     layer.run(pointers, torch.get_num_threads(), packed_of(layer, weights, layer_weights))
-    if probs:
+    if probs and (s, t) != (rows, columns):
         weights_of_heads = weights_of_heads[:, :, :rows, :columns].contiguous()
-    return y[:, :rows].contiguous(), weights_of_heads
+    return y if s == rows else y[:, :rows].contiguous(), weights_of_heads
 
 
 def layer_fake(q, k, v, mask, weights, keys, h, dk, scale, causal, probs):
@@ -278,7 +284,7 @@ def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor |
     s, t = place(rows, lengths), place(columns, lengths)  # those of the kernel
     if step:
         s, t = rows, columns if causal else rooms(k, v)
-    q_len, seen_keys = counts(rows, batch), [columns] * batch
+    seen_keys = [columns] * batch
     more: dict[str, Any] = {"q_len": not step and s in lengths, "kv_len": not step and t in lengths}
     if mask is not None:
         mask = mask_bytes(mask, (batch, h, rows, columns))
@@ -307,14 +313,16 @@ def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor |
     pointers = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "y": y.data_ptr()}
     if mask is not None:
         pointers["mask"] = mask.data_ptr()
-    kv_len = (ctypes.c_int * batch)(*seen_keys)
     if more["kv_len"]:
+        kv_len = (ctypes.c_int * batch)(*seen_keys)
         pointers["kv_len"] = ctypes.addressof(kv_len)
     if more["q_len"]:
+        q_len = counts(rows, batch)
         pointers["q_len"] = ctypes.addressof(q_len)
     packed = None if sink is None else packed_of(layer, [sink], lambda weights: {"sink": weights[0]})
     layer.run(pointers, torch.get_num_threads(), packed)
-    return (y if by_rows else y.transpose(1, 2))[:, :rows].contiguous()
+    y = y if by_rows else y.transpose(1, 2)
+    return (y if s == rows else y[:, :rows]).contiguous()
 
 
 def sdpa_fake(q, k, v, mask, sink, causal, scale, softcap, keys):

@@ -228,6 +228,7 @@ def test_left_to_pytorch():
             bias.grad = None
             attend(x).square().sum().backward()
             assert bias.grad is not None and bias.grad.abs().max() > 0
+    same(own(x, x, x, attn_mask=bias)[0], replaced(own)(x, x, x, attn_mask=bias)[0])
     new._settings.left.clear()
     with pytest.warns(UserWarning, match=r"shape \(\(1, 3, 24\),\) was not seen, and others = torch"):
         same(own(*3 * [x[:1, :3]])[0], new(*3 * [x[:1, :3]])[0])
