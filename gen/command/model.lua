@@ -4,6 +4,7 @@ local host = require "host"
 local build = require "command.build"
 local config = require "options.config"
 local errors = require "command.errors"
+local fixed = require "onnx.fixed"
 local json = require "base.json"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
@@ -88,7 +89,8 @@ local function layers_of(model, args, given)
     if not args.only or layer.name:find(args.only, 1, true) then all[#all + 1] = layer end
   end
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
-  if args.onnxruntime then onnxruntime.add_keys(model, all, given) end
+  if args.onnxruntime then onnxruntime.add_keys(model, all, given)
+  elseif model.graph then fixed.add(model.graph, all, given) end
   local function reconfigured(layer) return config_of(layer, args.config, given) end
   tables.place(all, given)
   for _, layer in ipairs(all) do layer.cfg = reconfigured(layer) end

@@ -11,6 +11,7 @@
 local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
+local fixed = require "onnx.fixed"
 local graph_layers = require "onnx.layers"
 local kernel = require "command.kernel"
 local layers_of = require "model.layers"
@@ -63,27 +64,12 @@ local function io_type(graph, value)
   end
 end
 
--- The rows of q and of k that all runs have, or nil. longer: the axes of values with longer inputs.
-local function rows_of(model, layer, longer)
-  local found = layer.found
-  if found then
-    local scores = longer[found.softmax.inputs[1]] or {}
-    local q, k = scores[#scores - 1], scores[#scores]
-    return q == found.extents.q and q, k == found.extents.k and k
-  end
-  local function rows(value)
-    local dims = value and (model.graph.values[value] or {}).dims
-    return dims and dims[#dims == 4 and layer.by_head and 3 or 2] or nil
-  end
-  return rows(layer.args.q), rows(layer.args.k or layer.args.q)
-end
-
 
 -- Adds what the graph says of types and lengths. Lengths that it does not say are those of a run, up to seq and seq_kv.
 local function add_layer_keys(model, layer, longer)
   layer.own = {}
   local keys, args = {}, layer.found and layer.found.inputs or layer.args
-  local seq, seq_kv = rows_of(model, layer, longer)
+  local seq, seq_kv = fixed.rows(model.graph, layer, longer)
   keys.io_dtype = io_type(model.graph, args.q)
   if seq then keys.seq, layer.own.seq = seq, true end
   if seq_kv then keys.seq_kv, layer.own.seq_kv = seq_kv, true end

@@ -185,7 +185,7 @@ local function open_onnx(path)
     others[name] = others[name] or open(folder .. name)
     return others[name], folder .. name
   end)
-  graph.tools = { arrays = host.arrays, floats = M.floats, list = host.floats }
+  graph.tools = M.tools
   return { path = path, data = path, type = "onnx", tensors = graph.tensors, graph = graph, others = others,
            layers = function(_, given)
              return within_limit(function() return operators(graph, given) end, path)
@@ -201,6 +201,9 @@ local function elsewhere(path)
   return ("No such file or directory; of a model of the Hugging Face Hub give the folder of `hf download %s " ..
     "--local-dir DIR`"):format(id)
 end
+
+-- What evaluates a graph, for gen/onnx/proof.lua.
+M.tools = { arrays = host.arrays, floats = function(part) return M.floats(part) end, list = host.floats }
 
 local function open_any(path)
   local why = elsewhere(path)

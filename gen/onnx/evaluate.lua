@@ -2,8 +2,9 @@
 --
 --   plan(graph, shapes, outputs, leaves) -> plan; nil and why not
 --     leaves     { value = true }: where the part begins; inputs of the graph that it reads are leaves too
---     plan       { nodes = in their order, inputs = { name, .. } leaves that are read, products, numbers }
---                products: multiplications of its matrix products; numbers: the most that it has at a time
+--     plan       { nodes = in their order, inputs = { name, .. } leaves that are read, products, numbers, work }
+--                products: multiplications of its matrix products; numbers: the most that it has at a time; work:
+--                all that it makes
 --   run(plan, arrays, feeds, number) -> { output = { at = array, shape, integer } }; nil and why not
 --     arrays     the host's (gen/host/arrays.c)
 --     feeds      { name = { at = array, integer } } of the leaves
@@ -55,6 +56,7 @@ local function add_costs(made)
   for i, node in ipairs(made.nodes) do
     local most = 0
     for _, output in ipairs(node.outputs) do live, most = live + size(output), math.max(most, size(output)) end
+    made.work = made.work + most
     made.numbers = math.max(made.numbers, live + WITHIN * most)
     if node.op:find "MatMul" then
       local a = shapes[node.inputs[1]]
@@ -68,7 +70,7 @@ end
 
 function M.plan(graph, shapes, outputs, leaves)
   local made = { graph = graph, shapes = shapes, outputs = outputs, nodes = {}, inputs = {}, last = {}, products = 0,
-                 numbers = 0 }
+                 numbers = 0, work = 0 }
   local state, waiting = {}, copied(outputs) -- of values: nil, "open" while their inputs wait, "done"
   local why
   while #waiting > 0 and not why do

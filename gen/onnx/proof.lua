@@ -3,7 +3,8 @@
 --
 --   prove(find, layer, whole) -> why not, or nil where both agree; and whether it is too large
 --     whole    though it takes seconds
---     find     { graph, elements, heads }; graph.tools = { arrays, floats = function of a part } of the host
+--     find     { graph, elements }; graph.tools = { arrays, list, floats = function of a part, of the host; most: the
+--              numbers that there may be at a time, or nil }
 --     layer    of gen/onnx/layers.lua, with all its keys but for the scale, which it has as it was before rounding
 --
 -- Numbers are drawn several times. First the rows have about the same size. Then some are tiny, and some so large that
@@ -297,7 +298,8 @@ local function prove(find, layer, whole)
   if not plan then return why end
   local extents, shapes = layer.extents, find.elements.shapes
   local scores_of = extents.b * extents.h * extents.q * extents.k
-  local large = plan.numbers > MOST_NUMBERS or plan.products > MOST_PRODUCTS
+  local most = find.graph.tools.most or MOST_NUMBERS
+  local large = plan.numbers > most or plan.products > MOST_PRODUCTS or plan.work > most << 4
   if large or not whole and plan.products > MUCH then return TOO_LARGE, true end
   local past = layer.inputs.past_k and layer.past or 0
   local cfg = config_of(layer)

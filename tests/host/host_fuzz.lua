@@ -155,6 +155,8 @@ end
 -- The layers of an ONNX file, and the numbers of all its constants.
 local function read_onnx(file)
   local graph = onnx.read(file, "input", host.type_size, function(name) return nil, errors.must(missing(name)) end)
+  graph.tools = { most = 1 << 20 }
+  for name, tool in pairs(weights.tools) do graph.tools[name] = tool end
   for _, layer in ipairs(operators(graph, {})) do
     local words = table.move(layer.keys, 1, #layer.keys, 3, { "seq=5", "isa=scalar" })
     for _, part in pairs(layers.weights(graph, layer, config.load(nil, words), host.type_size)) do

@@ -14,7 +14,7 @@ np = pytest.importorskip("numpy", reason="NumPy is not installed")
 
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_layers import compare, layers_of
+from onnx_layers import compare, layers_of, rows_of
 from test_import_onnx import BATCH, Drawing
 
 NEAR = 1e-5  # relative, against float32 of ONNX Runtime
@@ -597,7 +597,8 @@ def test_written(build, tmp_path):
     y, keys = build(g)
     model = model_of(g, y, g.opset)
     onnx.save(model, tmp_path / "m.onnx")
-    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", f"seq={max(g.seq, 3)}", "-o", tmp_path / "text")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", *rows_of(tmp_path / "m.onnx", tmp_path / "text", g.seq),
+               "-o", tmp_path / "text")
     found = [line.strip() for line in text.splitlines() if " isa=scalar" in line]
     wanted = keys.format(h=g.h, dk=g.dk, h_kv=g.h_kv, width=g.width).split()
     assert len(found) == 1 and "1 layer, 1 kernel" in text
@@ -809,7 +810,7 @@ def test_what_is_no_layer(tmp_path):
     rest = g.node("Softmax", y)
     g.outputs.append(y)
     onnx.save(model_of(g, rest), tmp_path / "m.onnx")
-    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
     assert "1 layer, 1 kernel" in text and f"  no layer: Softmax of {rest}: " in text
 
 
@@ -833,7 +834,7 @@ def test_bodies_that_are_not_read(tmp_path):
     g.nodes[-1].name = "late"
     g.outputs += ["chosen", "looped"]
     onnx.save(model_of(g, late), tmp_path / "m.onnx")
-    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
     assert "1 layer, 1 kernel" in text
     assert "  no layer: choose: is If, whose condition, flag, depends on inputs, with 1 node of attention" in text
     assert "  no layer: loop: is Loop, whose body is not read, with 1 node of attention" in text
@@ -852,7 +853,7 @@ def test_notes(tmp_path):
     k, v = [g.linear(x, columns) for _ in range(2)]
     y = g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h)))
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
-    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
     assert " project=kvo" in text and "      Q is an input: few (MatMulNBits) has g_idx\n" in text
 
 
@@ -873,7 +874,7 @@ def test_other_angles(of, tmp_path):
     v = g.node("Add", v, g.constant(g.x(BATCH, 1, 1, g.dk))) if of == "sequences" else v
     y = g.finish(g.attend(turned(q), g.node("Transpose", turned(k), perm=[0, 1, 3, 2]), v))
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
-    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=6", "-o", tmp_path / "out")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
     assert f" project={'vo' if of == 'heads' else 'o'}" in text and " rope" not in text
     assert f"{of} are turned by different angles" in text
 
@@ -898,7 +899,7 @@ def test_shifted_behind_rope(tmp_path):
                     g.ints(BATCH, g.h, 8, 8))
     y = g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
-    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=8", "-o", tmp_path / "out")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
     assert " mask_dims=bqk" in text and " project=vo" in text and " rope" not in text
     assert "Q is an input: its rows are shifted by their places" in text
 
@@ -913,7 +914,7 @@ def test_rounded_mask(tmp_path):
     scores = g.node("Add", g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))), pad)
     y = g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
-    (layer,) = layers_of(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar", "seq=3")
+    (layer,) = layers_of(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar")
     assert [mask["value"] for mask in layer["inputs"]["masks"]] == ["pad"]
 
 
@@ -926,7 +927,7 @@ def test_nodes(tmp_path):
     g.outputs.append(q)
     model = model_of(g, y)
     onnx.save(model, tmp_path / "m.onnx")
-    (layer,) = layers_of(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar", "seq=3")
+    (layer,) = layers_of(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar")
     assert layer["inputs"] == {"q": "x", "masks": []} and layer["output"] == y
     named = {node.name or f"{node.op_type} of {node.output[0]}": node for node in model.graph.node}
     own = [named[name] for name in layer["nodes"]]
@@ -1019,7 +1020,7 @@ def test_export_of_transformers(name, tmp_path):
     feeds = exported(name, path, config, kind)
     model = onnx.load(path)
     feeds = {value.name: feeds[value.name] for value in model.graph.input}
-    text = run(MHAGEN, "model", path, "isa=scalar", "seq=8", "-o", tmp_path / "text")
+    text = run(MHAGEN, "model", path, "isa=scalar", *rows_of(path, tmp_path / "text", 8), "-o", tmp_path / "text")
     softmaxes = sum(node.op_type == "Softmax" for node in model.graph.node)
     assert f", {softmaxes} layers, " in text and "no layer" not in text and "project=" not in text, text
     assert all(f" {key}" in text for key in keys.split()), text

@@ -1,0 +1,43 @@
+-- Rows of a layer of an ONNX graph that are the same in all runs.
+--
+--   rows(graph, layer, longer) -> those of Q, those of K; false or nil where inputs leave them open
+--     longer    the axes of values in runs of other lengths, of gen/onnx/layers.lua
+--   add(graph, layers, given)     gives each layer such rows as keys, and refuses others that are given
+
+local graph_layers = require "onnx.layers"
+local wording = require "base.wording"
+
+local M = {}
+
+function M.rows(graph, layer, longer)
+  local found = layer.found
+  if found then
+    local scores = longer[found.softmax.inputs[1]] or {}
+    local q, k = scores[#scores - 1], scores[#scores]
+    return q == found.extents.q and q, k == found.extents.k and k
+  end
+  local function rows(value)
+    local dims = value and (graph.values[value] or {}).dims
+    return dims and dims[#dims == 4 and layer.by_head and 3 or 2] or nil
+  end
+  return rows(layer.args.q), rows(layer.args.k or layer.args.q)
+end
+
+function M.add(graph, layers, given)
+  local longer = graph_layers.longer(graph, given)
+  for _, layer in ipairs(layers) do
+    local own, keys = {}, nil
+    own.seq, keys = M.rows(graph, layer, longer)
+    if not given.cache then own.seq_kv = keys ~= own.seq and keys or nil end -- with a cache it is what that holds
+    for _, key in ipairs { "seq", "seq_kv" } do
+      local rows = own[key]
+      if rows and given[key] and given[key] ~= tostring(rows) then
+        error({ message = ("layer %s: %s = %s: the graph has %s there in all runs; leave %s out, or take other layers " ..
+          "by --only"):format(wording.short(layer.name), key, given[key], wording.counted(rows, "row"), key) }, 0)
+      end
+      if rows and not given[key] then table.insert(layer.keys, ("%s=%d"):format(key, rows)) end
+    end
+  end
+end
+
+return M
