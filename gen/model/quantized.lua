@@ -2,6 +2,10 @@
 --
 --   M.join(all)                puts joined tensors in the place of those in `all` that they are made of
 --   M.fit(part, tensor, c)     gives a part of a layer such a tensor; c: the fields of quantization_config, or nil
+--   M.harmless                 fields of quantization_config that do not change what weights mean
+--
+-- The config says which numbers share a scale, since the shapes of tensors do not: 2 scales for 192 numbers are for 96
+-- each, or for 128 and 64. Fields that are neither read nor harmless are refused (gen/model/unread.lua).
 --
 -- A part then has
 --
@@ -11,6 +15,7 @@
 --   title       what a summary says
 --   group       the size of groups whose integers are those of int4, or nil
 
+local blocks = require "model.quantized_blocks"
 local cursor = require "model.cursor"
 local tensors = require "model.tensors"
 local wording = require "base.wording"
@@ -87,15 +92,6 @@ local function beside(part, tensor, count, by_group)
            blocks = part.blocks, count = part.count, first = part.first, step = part.step }
 end
 
--- The groups of a column, whose scales are one axis of a tensor.
-local function count_of(scales, axis, part)
-  local count = #scales.shape == 2 and scales.shape[axis] or 0
-  if count == 0 or part.width % count ~= 0 then
-    tensors.fail(scales, "its shape %s has no whole groups of %d numbers", tensors.shape_text(scales.shape), part.width)
-  end
-  return count
-end
-
 local PLAIN = { [4] = "U4", [8] = "U8" } -- types by bits, the lowest bits first
 
 -- The size of groups whose integers are those of int4, or nil.
@@ -130,35 +126,51 @@ local function check_zeros(zeros, bits)
   end
 end
 
+-- Zeros of symmetric weights are the middle. Files that call their format gptq may have zeros of gptq_v2, and only
+-- such weights tell.
+local function require_middle(zeros, bits, plus, why)
+  local middle, byte = (1 << bits - 1) - plus, 0
+  for at = 0, 8 - bits, bits do byte = byte | middle << at end
+  local at = bytes_of(zeros):find(("[^%c]"):format(byte))
+  if at then tensors.fail(zeros, "its word %d has zeros that are not %d, and %s", (at - 1) // 4, middle, why) end
+end
+
 -- Words of 32 bits: gptq has rows of them in the place of so many rows, and a zero less 1 in its first format; awq has
--- them in the place of columns, in an order of its own.
-local methods = {
+-- them in the place of columns, in an order of its own. plus: of files that name no format. symmetric: the field of it,
+-- and its value then. never: the backend with another order.
+local words = {
   gptq = { types = PLAIN, by_rows = true, name = "checkpoint_format", formats = { gptq = 1, gptq_v2 = 0 },
-           format = "gptq" },
-  awq = { types = { [4] = "U4_AWQ" }, name = "version", formats = { gemm = 0 }, format = "gemm" },
+           plus = 1, symmetric = { "sym", true } },
+  awq = { types = { [4] = "U4_AWQ" }, name = "version", formats = { gemm = 0 }, plus = 0,
+          symmetric = { "zero_point", false }, never = "llm-awq" },
 }
 
--- The row of methods, the bits of a number, and what is added to zeros.
-local function method_of(joined, c)
-  if not c then tensors.fail(joined.quants, "config.json has no quantization_config") end
-  local method = methods[c:word "quant_method"]
-  if not method then
-    c:fail("quant_method", "%s is not read; gptq and awq are", wording.short(c:word "quant_method"))
+-- What is added to zeros: both fields that may name the format must mean the same.
+local function format_of(c, method)
+  local plus
+  for _, name in ipairs { method.name, "format" } do
+    local format = c:word(name, ""):lower()
+    local own = method.formats[format] or format ~= "" and c:fail(name, "%s is not read", wording.short(format))
+    if own and plus and own ~= plus then c:fail(name, "%s, and %s is another", format, method.name) end
+    plus = plus or own or nil
   end
-  local format, bits = c:word(method.name, c:word("format", method.format)):lower(), c:int "bits"
-  local plus = method.formats[format] or c:fail(method.name, "%s is not read", wording.short(format))
-  if not method.types[bits] then c:fail("bits", "%d is not read", bits) end
-  if not joined.zeros then tensors.fail(joined.quants, "its qzeros are missing") end
-  return method, bits, plus
+  return plus or method.plus
 end
 
 local function fit_words(joined, part, c)
-  local method, bits, plus = method_of(joined, c)
-  local count, in_word, features = count_of(joined.scales, 1, part), 32 // bits, part.features
-  local group, size = part.width // count, c:number("group_size", 128)
-  if size ~= group and (size ~= -1 or count > 1) then
-    c:fail("group_size", "%s, and tensor %s has groups of %d", wording.short(size), wording.short(joined.scales.name),
-           group)
+  local name = c:word "quant_method"
+  local method, bits = words[name], c:int "bits"
+  local plus = format_of(c, method)
+  if not method.types[bits] then c:fail("bits", "%d is not read", bits) end
+  c:only("method", name)
+  c:only("pack_dtype", "int32")
+  if c:word("backend", "") == method.never then c:fail("backend", "%s is not read", method.never) end
+  if not joined.zeros then tensors.fail(joined.quants, "its qzeros are missing") end
+  local size, in_word, features = blocks.group_size(c, part.width, 128), 32 // bits, part.features
+  local count = blocks.ceil_div(part.width, size)
+  if #joined.scales.shape ~= 2 or joined.scales.shape[1] ~= count then
+    c:fail("group_size", "%d, and tensor %s is %s for %d numbers", size, wording.short(joined.scales.name),
+           tensors.shape_text(joined.scales.shape), part.width)
   end
   if features % in_word > 0 or part.width % in_word > 0 then
     tensors.fail(joined.quants, "a matrix of %d x %d has no whole words of 32 bits", part.width, features)
@@ -171,82 +183,117 @@ local function fit_words(joined, part, c)
   else
     require_shape(joined.quants, "I32", part.width, features // in_word)
   end
-  check_order(joined.order, part.width, group)
-  if plus > 0 then check_zeros(joined.zeros, bits) end
+  if c:flag("desc_act", false) and not joined.order then c:fail("desc_act", "true, and no tensor g_idx is there") end
+  check_order(joined.order, part.width, size)
+  local symmetric = c:flag(method.symmetric[1], not method.symmetric[2]) == method.symmetric[2]
+  if symmetric then
+    require_middle(joined.zeros, bits, plus, ("%s is %s"):format(c:full(method.symmetric[1]), method.symmetric[2]))
+  elseif plus > 0 then
+    check_zeros(joined.zeros, bits)
+  end
   local kind = method.types[bits]
   local zeros, all = beside(part, as(joined.zeros, kind, count, features), count, true), part.blocks * part.count
   zeros.integers, zeros.scaled = true, { { by = { 1 }, zeros = -plus, columns = count, down = all, across = count } }
   part.tensor, part.in_out, part.turned = as(joined.quants, kind, part.width, features), true, true
   part.scaled = { { by = beside(part, joined.scales, count, true), zeros = zeros, columns = part.width, down = 1,
-                    across = group } }
-  part.title = ("%s of %d bits"):format(c:word "quant_method", bits)
-  part.group = M.int4_group(bits, group, c:flag("sym", false))
+                    across = size } }
+  part.title, part.group = ("%s of %d bits"):format(name, bits), M.int4_group(bits, size, symmetric)
 end
 
 -- compressed-tensors: words have numbers of a row, and the zero is the middle.
-local function fit_packed(joined, part)
+local function fit_packed(joined, part, c)
   refuse_zeros(joined)
-  local columns = #joined.quants.shape == 2 and joined.quants.shape[2] or 0
-  local bits = columns * 32 // part.width
-  if not PLAIN[bits] or bits * part.width ~= columns * 32 then
-    tensors.fail(joined.quants, "its shape is %s, in which a row of %d numbers has neither 4 nor 8 bits for each",
-                 tensors.shape_text(joined.quants.shape), part.width)
+  local of = blocks.scheme(joined, part, c)
+  local bits, across = of.bits, of.block.across
+  if not PLAIN[bits] or of.block.down ~= 1 or part.width * bits % 32 > 0 then
+    tensors.fail(joined.quants, "rows of %d numbers of %d bits, with a scale for each %s", part.width, bits,
+                 of.block.down and ("%d x %d"):format(of.block.down, across) or "matrix")
   end
-  require_shape(joined.quants, "I32", part.features, columns)
-  local count = count_of(joined.scales, 2, part)
+  require_shape(joined.quants, "I32", part.features, part.width * bits // 32)
+  local count = blocks.ceil_div(part.width, across)
   require_scales(joined.scales, part.features, count)
-  check_order(joined.order, part.width, part.width // count)
+  check_order(joined.order, part.width, across)
   part.tensor = as(joined.quants, PLAIN[bits], part.features, part.width)
   part.scaled = { { by = beside(part, joined.scales, count), zeros = 1 << (bits - 1), columns = part.width, down = 1,
-                    across = part.width // count } }
-  part.title, part.group = ("integers of %d bits"):format(bits), M.int4_group(bits, part.width // count, true)
+                    across = across } }
+  part.title, part.group = ("integers of %d bits"):format(bits), M.int4_group(bits, across, true)
 end
 
--- Scales of square blocks: their size, and those of the part.
-local function blocks_of(scales, part)
-  local count = count_of(scales, 2, part)
-  local size = part.width // count
-  require_scales(scales, (part.features + size - 1) // size, count)
-  if part.blocks > 1 or part.first % size > 0 then
-    tensors.fail(scales, "blocks of %d rows, of which a part begins in the middle", size)
+-- Scales of blocks of several rows, of which a part may have some.
+local function of_blocks(scales, part, block)
+  local count = blocks.ceil_div(part.width, block.across)
+  require_scales(scales, blocks.ceil_div(part.features, block.down), count)
+  if block.down > 1 and (part.blocks > 1 or part.first % block.down > 0) then
+    tensors.fail(scales, "blocks of %d rows, of which a part begins in the middle", block.down)
   end
   local by = beside(part, scales, count)
-  by.features, by.first, by.count = scales.shape[1], part.first // size, (part.count + size - 1) // size
-  return size, by
+  if block.down > 1 then
+    by.features, by.first, by.count = scales.shape[1], part.first // block.down, blocks.ceil_div(part.count, block.down)
+  end
+  return by
 end
 
--- FP8 and int8: a scale for all, for each row, or for each square block.
+-- FP8 and int8: a scale for all, for each row, or for each block.
 local function fit_scaled(joined, part, c)
   refuse_zeros(joined)
   require_shape(joined.quants, joined.quants.type, part.features, part.width)
-  local scales, by, size = joined.scales, nil, nil
-  local down, across, numbers = 1, part.width, tensors.count(scales)
-  if numbers == 1 then
-    by, down = { tensor = scales, features = 1, blocks = 1, count = 1, first = 0, step = 1 }, part.blocks * part.count
-  elseif numbers == part.features and (scales.shape[2] or 1) == 1 then
+  local scales, of, block = joined.scales, part.blocks * part.count, nil
+  if c:word "quant_method" == "compressed-tensors" then
+    block = blocks.scheme(joined, part, c).block
+  else
+    block = blocks.fp8(joined, part, c)
+  end
+  local by
+  if not block.down then
+    require_scales(scales, table.unpack(scales.shape))
+    by = { tensor = scales, features = 1, blocks = 1, count = 1, first = 0, step = 1 }
+  elseif #scales.shape == 1 then
+    require_scales(scales, part.features)
     by = beside(part, scales, 1)
   else
-    size, by = blocks_of(scales, part)
-    down, across = size, size
+    by = of_blocks(scales, part, block)
   end
-  require_scales(scales, table.unpack(scales.shape))
-  for _, wanted in ipairs(size and c and c:list "weight_block_size" or {}) do
-    if wanted ~= size then
-      c:fail("weight_block_size", "%s, and tensor %s has blocks of %d", wording.short(wanted),
-             wording.short(scales.name),
-             size)
-    end
-  end
-  if c then c:word("scale_fmt", "float") end -- which the type of the scales says, too
   part.tensor, part.title = as(joined.quants, joined.quants.type, part.features, part.width), joined.quants.type
-  part.scaled = { { by = by, zeros = 0, columns = part.width, down = down, across = across } }
+  part.scaled = { { by = by, zeros = 0, columns = part.width, down = block.down or of,
+                    across = block.across or part.width } }
 end
 
-local fits = { qweight = fit_words, weight_packed = fit_packed, weight = fit_scaled }
+-- By quant_method: how the tensors of each kind are read. Others have the same names for other things.
+local methods = {
+  gptq = { qweight = fit_words },
+  awq = { qweight = fit_words },
+  ["compressed-tensors"] = { weight_packed = fit_packed, weight = fit_scaled },
+  fp8 = { weight = fit_scaled },
+  fbgemm_fp8 = { weight = fit_scaled },
+}
+
+-- Of how weights were found, how programs run them, and which modules have none.
+M.harmless = [[
+  version ignore ignored_layers lm_head modules_to_not_convert modules_to_convert targets meta tokenizer dataset seqlen
+  model_seqlen model_name_or_path model_file_base_name true_sequential static_groups damp_percent damp_auto_increment
+  mse batch_size pad_token_id max_input_length cache_block_outputs block_name_to_quantize to_quant_block_names
+  module_name_preceding_first_block modules_in_block_to_quantize exllama_config use_exllama use_cuda_fp16
+  act_group_aware gptaq offload_to_disk offload_to_disk_path pack_impl quantizer do_fuse modules_to_fuse
+  fuse_max_seq_len backend global_compression_ratio input_activations output_activations observer observer_kwargs
+  scale_dtype zp_dtype global_sparsity registry_requires_subclass sparsity_structure activation_scheme
+  activation_scale_ub scale_fmt expert_dtype run_compressed dequantize use_optimized_inference autoround_version iters
+  nsamples enable_quanted_input enable_minmax_tuning lr minmax_lr gradient_accumulate_steps amp low_gpu_mem_usage
+  data_type=int
+]]
 
 function M.fit(part, tensor, c)
+  local joined = tensor.joined
+  local kind, names = joined.kind.quants, {}
   if part.in_out or not part.width then tensors.fail(tensor, "is quantized, and is no matrix of nn.Linear") end
-  fits[tensor.joined.kind.quants](tensor.joined, part, c)
+  if not c then tensors.fail(joined.quants, "config.json has no quantization_config") end
+  local method = methods[c:word "quant_method"]
+  if not method or not method[kind] then
+    for name, kinds in pairs(methods) do names[#names + 1] = kinds[kind] and name or nil end
+    table.sort(names)
+    c:fail("quant_method", "%s is not read, and tensor %s is of it; read are %s", wording.short(c:word "quant_method"),
+           wording.short(joined.quants.name), table.concat(names, ", "))
+  end
+  method[kind](joined, part, c)
   part.integers = true
 end
 

@@ -6,6 +6,7 @@
 --   ignored                              names of fields and tensors that the user ignores
 --   M.refuse(model, all, ignored)        an error that names all others
 
+local quantized = require "model.quantized"
 local wording = require "base.wording"
 
 local M = {}
@@ -15,6 +16,7 @@ local SPEAKS = {
   "attention", "attn", "head", "rope", "rotary", "position", "pos_emb", "alibi", "theta", "freq_base",
   "causal", "directional", "mask", "window", "norm", "scal", "softcap", "capping", "%f[%a]caps?%f[%A]",
   "clamp", "clip", "qk", "kq", "kv", "sink", "prefix_lm",
+  "^transform_config$", "^linear_class$", "^pseudoquantization$", -- what quantized models do to plain weights, too
 }
 
 -- Names of what changes no attention, or not in a way that tensors do not tell; and values that do not.
@@ -49,14 +51,19 @@ local function known_of(text)
   return known
 end
 
--- Whether a field may matter that nobody reads. A field with a known value matters with any other.
-local function matters(known)
+local OF_QUANTIZED = known_of(quantized.harmless)
+
+-- Whether a field may matter that nobody reads. A field with a known value matters with any other. integers: some
+-- weights of attention are quantized.
+local function matters(known, integers)
   return function(name, value, fields)
-    local meant = known[name] or known[fields:full(name)]
+    local of_quantized = fields.within:find "^quantization_config%." ~= nil
+    local meant = of_quantized and OF_QUANTIZED[name] or known[name] or known[fields:full(name)]
     if meant == true then return false end
     if meant then return tostring(value) ~= meant and tonumber(meant) ~= value end
     if is_off(name, value) then return false end
-    return fields.within:find "rope" ~= nil or finds(SPEAKS, name) and not finds(HARMLESS, name)
+    return fields.within:find "rope" ~= nil or of_quantized and integers
+      or finds(SPEAKS, name) and not finds(HARMLESS, name)
   end
 end
 
@@ -86,6 +93,17 @@ local function tensors_of(model, all, row)
   return found
 end
 
+-- Whether some weights of the layers are of a quantization_config.
+local function has_integers(model, all)
+  if not model.fields:object "quantization_config" then return false end
+  for _, layer in ipairs(all) do
+    for _, part in pairs(layer.weights) do
+      if part.integers then return true end
+    end
+  end
+  return false
+end
+
 local MOST = 6 -- names in a message
 
 function M.refuse(model, all, ignored)
@@ -99,7 +117,7 @@ function M.refuse(model, all, ignored)
       names[#names + 1] = text
     end
   end
-  for _, field in ipairs(model.fields and model.fields:unread(matters(known)) or {}) do
+  for _, field in ipairs(model.fields and model.fields:unread(matters(known, has_integers(model, all))) or {}) do
     add(field.name, field.name, type(field.value) == "table" and field.name
       or ("%s = %s"):format(wording.short(field.name), wording.short(field.value)))
   end

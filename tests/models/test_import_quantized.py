@@ -52,43 +52,43 @@ def words(numbers, bits):
     return (numbers << (bits * numpy.arange(32 // bits, dtype="u4"))).sum(-1, dtype="u4").astype("<u4").view("<i4")
 
 
-def meant(quants, zeros, scales):
+def meant(quants, zeros, scales, size):
     """[out][in] of integers, with zeros and scales of [out][groups]."""
-    spread = quants.shape[1] // scales.shape[1]
-    zeros, scales = (numpy.repeat(x.astype("f8"), spread, axis=1) for x in (zeros, scales))
+    zeros, scales = (numpy.repeat(x.astype("f8"), size, axis=1)[:, :quants.shape[1]] for x in (zeros, scales))
     return ((quants - zeros) * scales).astype("<f4")
 
 
-def draw(rng, out, bits, groups, width=HIDDEN):
-    """Integers, and zeros and scales of groups."""
-    return (rng.integers(0, 1 << bits, (out, width)), rng.integers(1, 1 << bits, (out, groups)),
-            rng.uniform(0.01, 0.1, (out, groups)).astype("<f2"))
+def draw(rng, out, bits, size, middle=False):
+    """Integers, and zeros and scales of groups, some of them below zero."""
+    groups = -(-HIDDEN // size)
+    scales = rng.uniform(0.01, 0.1, (out, groups)) * rng.choice([1, 1, -1], (out, groups))
+    zeros = numpy.full((out, groups), 1 << bits - 1) if middle else rng.integers(1, 1 << bits, (out, groups))
+    return rng.integers(0, 1 << bits, (out, HIDDEN)), zeros, scales.astype("<f2")
 
 
-def gptq(rng, name, out, bits=4, groups=2, version="gptq", order=True):
-    quants, zeros, scales = draw(rng, out, bits, groups)
+def gptq(rng, name, out, bits=4, size=32, version="gptq", order=True, middle=False):
+    quants, zeros, scales = draw(rng, out, bits, size, middle)
     tensors = {"qweight": words(quants, bits).T.copy(), "scales": scales.T.copy(),
                "qzeros": words(zeros.T - (version == "gptq"), bits)}
     if order:
-        tensors["g_idx"] = (numpy.arange(HIDDEN) // (HIDDEN // groups)).astype("<i4")
-    return {f"{name}.{key}": x for key, x in tensors.items()}, meant(quants, zeros, scales)
+        tensors["g_idx"] = (numpy.arange(HIDDEN) // size).astype("<i4")
+    return {f"{name}.{key}": x for key, x in tensors.items()}, meant(quants, zeros, scales, size)
 
 
-def awq(rng, name, out, groups=2):
+def awq(rng, name, out, size=32, middle=False):
     """In each eight columns numbers 0, 2, 4, 6 come first."""
-    quants, zeros, scales = draw(rng, out, 4, groups)
+    quants, zeros, scales = draw(rng, out, 4, size, middle)
 
     def ordered(x):
         return words(x.reshape(x.shape[0], -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(x.shape), 4)
     return {f"{name}.qweight": ordered(quants.T), f"{name}.qzeros": ordered(zeros.T),
-            f"{name}.scales": scales.T.copy()}, meant(quants, zeros, scales)
+            f"{name}.scales": scales.T.copy()}, meant(quants, zeros, scales, size)
 
 
-def compressed(rng, name, out, bits=4, groups=2, kind="f2"):
-    quants, _, scales = draw(rng, out, bits, groups)
+def compressed(rng, name, out, bits=4, size=32, kind="f2"):
+    quants, zeros, scales = draw(rng, out, bits, size, middle=True)
     return {f"{name}.weight_packed": words(quants, bits), f"{name}.weight_scale": scales.astype(kind),
-            f"{name}.weight_shape": numpy.array([out, HIDDEN], "<i8")}, meant(
-                quants, numpy.full(scales.shape, 1 << (bits - 1)), scales)
+            f"{name}.weight_shape": numpy.array([out, HIDDEN], "<i8")}, meant(quants, zeros, scales, size)
 
 
 def e4m3(codes):
@@ -98,39 +98,88 @@ def e4m3(codes):
     return numpy.where(codes & 127 == 127, numpy.nan, numpy.where(sign == 1, -size, size))
 
 
-def scaled(rng, name, out, scales, behind="weight_scale", kind="F8_E4M3"):
+def scaled(rng, name, out, scales, behind="weight_scale", kind="F8_E4M3", size=16):
     """Bytes, with scales of a shape: for all, for each row, or for each block."""
     codes = rng.permutation(numpy.arange(out * HIDDEN) % 256).astype("u1").reshape(out, HIDDEN)
     codes[codes & 127 == 127] = 3
-    shape = {"all": (1,), "rows": (out, 1), "vector": (out,), "blocks": (-(-out // 16), HIDDEN // 16)}[scales]
+    shape = {"all": (1,), "rows": (out, 1), "vector": (out,), "blocks": (-(-out // size), -(-HIDDEN // size)),
+             "groups": (out, -(-HIDDEN // size))}[scales]
     by = rng.uniform(0.01, 0.1, shape).astype("<f4")
     numbers = e4m3(codes) if kind == "F8_E4M3" else codes.view("i1").astype("f8")
     each = by.reshape(-1, 1) if scales == "vector" else by
-    if scales == "blocks":
-        each = by.repeat(16, axis=0)[:out].repeat(16, axis=1)
+    if scales in ("blocks", "groups"):
+        each = by.repeat(size if scales == "blocks" else 1, axis=0)[:out].repeat(size, axis=1)[:, :HIDDEN]
     return {f"{name}.weight": (kind, codes), f"{name}.{behind}": by,
             f"{name}.input_scale": numpy.ones(1, "<f4")}, (numbers * each.astype("f8")).astype("<f4")
 
 
+def group(strategy="group", bits=4, kind="int", **more):
+    """One of config_groups."""
+    return dict(targets=["Linear"], input_activations=dict(num_bits=8, dynamic=True, strategy="token"),
+                output_activations=None, weights=dict(
+                    num_bits=bits, type=kind, symmetric=True, strategy=strategy, dynamic=False, observer="minmax",
+                    observer_kwargs={}, actorder=None, block_structure=None, group_size=None, **more))
+
+
+def tensors_of(format, *groups, **more):
+    """A quantization_config of compressed-tensors, with what it says beside."""
+    return dict(quant_method="compressed-tensors", format=format, kv_cache_scheme=None, transform_config={},
+                quantization_status="compressed", global_compression_ratio=1.5, ignore=["lm_head"], version="0.12.2",
+                sparsity_config=dict(format="dense", targets=[]),
+                config_groups={f"group_{i}": given for i, given in enumerate(groups)}, **more)
+
+
+def sized(size, **more):
+    made = group(**more)
+    made["weights"]["group_size"] = size
+    return made
+
+
+def blocked(*size):
+    made = group("block", 8, "float")
+    made["weights"]["block_structure"] = list(size)
+    return made
+
+
+PACKED, FLOATS = "pack-quantized", "float-quantized"
 CASES = {
     "gptq": (gptq, {}, dict(quant_method="gptq", bits=4, group_size=32, desc_act=True, sym=False)),
-    "gptq, one group": (gptq, dict(groups=1, order=False), dict(quant_method="gptq", bits=4, group_size=-1)),
+    "gptq, one group": (gptq, dict(size=64, order=False), dict(quant_method="gptq", bits=4, group_size=-1)),
     "gptq, 8 bits": (gptq, dict(bits=8), dict(quant_method="gptq", bits=8, group_size=32, checkpoint_format="gptq")),
+    "gptq, groups of 24": (gptq, dict(size=24), dict(quant_method="gptq", bits=4, group_size=24)),
+    "gptq, symmetric": (gptq, dict(middle=True), dict(
+        quant_method="gptq", bits=4, group_size=32, sym=True, pack_dtype="int32", meta=dict(quantizer=["x"]),
+        damp_percent=0.1, true_sequential=True, dynamic=None, format="gptq", checkpoint_format="gptq")),
+    "gptq, symmetric, 8 bits": (gptq, dict(bits=8, middle=True), dict(
+        quant_method="gptq", bits=8, group_size=32, sym=True)),
     "gptq_v2": (gptq, dict(version="gptq_v2"),
                 dict(quant_method="gptq", bits=4, group_size=32, checkpoint_format="gptq_v2", lm_head=False)),
+    "gptq_v2, symmetric": (gptq, dict(version="gptq_v2", middle=True), dict(
+        quant_method="gptq", bits=4, group_size=32, checkpoint_format="gptq_v2", sym=True)),
     "awq": (awq, {}, dict(quant_method="awq", bits=4, group_size=32, version="gemm", zero_point=True,
-                          modules_to_not_convert=None)),
-    "awq, groups of 16": (awq, dict(groups=4), dict(quant_method="awq", bits=4, group_size=16, version="GEMM")),
-    "compressed": (compressed, {}, dict(quant_method="compressed-tensors", format="pack-quantized",
-                                        kv_cache_scheme=None)),
-    "compressed, rows": (compressed, dict(groups=1, kind="<f4"), dict(quant_method="compressed-tensors")),
-    "compressed, 8 bits": (compressed, dict(bits=8), dict(quant_method="compressed-tensors")),
-    "fp8, all": (scaled, dict(scales="all"), dict(quant_method="compressed-tensors", format="float-quantized")),
-    "fp8, rows": (scaled, dict(scales="rows"), dict(quant_method="fbgemm_fp8")),
-    "fp8, vector": (scaled, dict(scales="vector"), dict(quant_method="compressed-tensors")),
+                          modules_to_not_convert=None, backend="autoawq")),
+    "awq, groups of 16": (awq, dict(size=16), dict(quant_method="awq", bits=4, group_size=16, version="GEMM")),
+    "awq, groups of 24": (awq, dict(size=24), dict(quant_method="awq", bits=4, group_size=24, version="GEMM")),
+    "awq, symmetric": (awq, dict(middle=True), dict(quant_method="awq", bits=4, group_size=32, zero_point=False)),
+    "compressed": (compressed, {}, tensors_of(PACKED, sized(32))),
+    "compressed, groups of 24": (compressed, dict(size=24), tensors_of(PACKED, sized(24))),
+    "compressed, rows": (compressed, dict(size=64, kind="<f4"), tensors_of(PACKED, group("channel"))),
+    "compressed, 8 bits": (compressed, dict(bits=8), tensors_of(PACKED, sized(32, bits=8))),
+    "compressed, two groups": (compressed, {}, tensors_of(
+        "mixed-precision", dict(group("channel", 8, "float"), format=FLOATS), dict(sized(32), format=PACKED),
+        dict(sized(16), format="nvfp4-pack-quantized"), sized(16, bits=8))),
+    "fp8, all": (scaled, dict(scales="all"), tensors_of(FLOATS, group("tensor", 8, "float"))),
+    "fp8, rows": (scaled, dict(scales="rows"), dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0)),
+    "fp8, vector": (scaled, dict(scales="vector"), tensors_of(FLOATS, group("channel", 8, "float"))),
     "fp8, blocks": (scaled, dict(scales="blocks", behind="weight_scale_inv"),
-                    dict(quant_method="fp8", weight_block_size=[16, 16], scale_fmt="float", fmt="e4m3")),
-    "int8": (scaled, dict(scales="rows", kind="I8"), dict(quant_method="compressed-tensors", format="int-quantized")),
+                    dict(quant_method="fp8", weight_block_size=[16, 16], scale_fmt="float", fmt="e4m3",
+                         activation_scheme="dynamic")),
+    "fp8, blocks of 24": (scaled, dict(scales="blocks", behind="weight_scale_inv", size=24),
+                          dict(quant_method="fp8", weight_block_size=[24, 24])),
+    "fp8, compressed blocks": (scaled, dict(scales="blocks"), tensors_of(FLOATS, blocked(16, 16))),
+    "int8": (scaled, dict(scales="rows", kind="I8"), tensors_of("int-quantized", group("channel", 8))),
+    "int8, groups": (scaled, dict(scales="groups", kind="I8", size=24), tensors_of(
+        "naive-quantized", sized(24, bits=8))),
 }
 
 
@@ -184,7 +233,17 @@ def test_what_is_left_alone(tmp_path):
     expected = packed(save(tmp_path / "plain", plain))
     assert packed(save(tmp_path / "mixed", tensors, quantization)) == expected
     mlp, _ = gptq(numpy.random.default_rng(1), "model.layers.0.mlp.up_proj", 32)
-    assert packed(save(tmp_path / "mlp", {**plain, **mlp}, dict(quant_method="quip"))) == expected
+    assert packed(save(tmp_path / "mlp", {**plain, **mlp}, dict(quant_method="quip", vectors=8))) == expected
+
+
+def test_rotations(tmp_path):
+    """Plain weights mean something else too where rows are rotated at run time, or where BitNet rounds them."""
+    _, plain, _ = made("compressed")
+    for i, more in enumerate([dict(transform_config=dict(config_groups=dict(r=dict(type="hadamard")))),
+                              dict(quant_method="bitnet", linear_class="autobitlinear")]):
+        folder = save(tmp_path / str(i), plain, {"quant_method": "compressed-tensors", **more})
+        assert f"quantization_config.{list(more)[-1]}" in message(
+            "model", folder, "isa=scalar", "seq=3", "-o", tmp_path / "out")
 
 
 @pytest.mark.parametrize("case, told", [
@@ -202,16 +261,37 @@ def test_proposal(case, told, tmp_path):
 Q = AT + "q_proj"
 
 
+def changed(**more):
+    made = sized(32)
+    made["weights"] |= more
+    return made
+
+
 def without(tensors, name):
     return {key: x for key, x in tensors.items() if key != name}
 
 
 REFUSED = [  # what is changed, in the tensors or in the config, and what is told
     ("gptq", lambda t: t, dict(bits=3), "quantization_config.bits: 3 is not read"),
-    ("gptq", lambda t: t, dict(quant_method="hqq"), "quantization_config.quant_method: hqq is not read; gptq and awq"),
+    ("gptq", lambda t: t, dict(quant_method="hqq"),
+     "quantization_config.quant_method: hqq is not read, and tensor model.layers.0.self_attn.k_proj.qweight is of it; "
+     "read are awq, gptq"),
     ("gptq", lambda t: t, dict(checkpoint_format="marlin"), "checkpoint_format: marlin is not read"),
     ("gptq", lambda t: t, dict(group_size=64), "group_size: 64, and tensor model.layers."),
-    ("gptq", lambda t: t, dict(group_size=-1), "group_size: -1, and tensor model.layers."),
+    ("gptq", lambda t: t, dict(group_size=-1), "group_size: 64, and tensor model.layers."),
+    ("gptq", lambda t: t, dict(group_size=0), "group_size: 0 must be -1 or a number from 1 on"),
+    ("gptq", lambda t: t, dict(sym=True), "its word 0 has zeros that are not 7, and quantization_config.sym is"),
+    ("gptq_v2, symmetric", lambda t: t, dict(checkpoint_format="gptq"), "zeros that are not 7, and"),
+    ("gptq, symmetric", lambda t: t, dict(checkpoint_format="gptq_v2"), "gptq, and checkpoint_format is another"),
+    ("gptq, symmetric", lambda t: t, dict(checkpoint_format="gptq_v2", format=None), "zeros that are not 8, and"),
+    ("gptq", lambda t: without(t, f"{Q}.g_idx"), {}, "desc_act: true, and no tensor g_idx is there"),
+    ("gptq", lambda t: t, dict(dynamic={"-:.*q_proj": {}}), "quantization_config.dynamic: may change attention"),
+    ("gptq", lambda t: t, dict(pack_method="reorder"), "quantization_config.pack_method = reorder: may change"),
+    ("gptq", lambda t: t, dict(pack_dtype="int16"), "pack_dtype: int16 is not supported"),
+    ("gptq", lambda t: t, dict(data_type="fp"), "data_type = fp: may change"),
+    ("gptq", lambda t: t, None, "k_proj.qweight: config.json has no quantization_config"),
+    ("awq", lambda t: t, dict(zero_point=False), "zeros that are not 8, and quantization_config.zero_point is false"),
+    ("awq", lambda t: t, dict(backend="llm-awq"), "backend: llm-awq is not read"),
     ("gptq", lambda t: without(t, f"{Q}.qzeros"), {}, f"tensor {Q}.qweight: its qzeros are missing"),
     ("gptq", lambda t: without(t, f"{Q}.scales"), {},
      "q_proj.weight is missing; quantization_config says gptq, of which this is not read"),
@@ -229,22 +309,44 @@ REFUSED = [  # what is changed, in the tensors or in the config, and what is tol
     ("compressed", lambda t: {**t, f"{Q}.weight_zero_point": numpy.zeros((8, 2), "<i4")}, {},
      f"tensor {Q}.weight_zero_point: zeros that are not the middle are not read"),
     ("compressed", lambda t: {**t, f"{Q}.weight_packed": t[f"{Q}.weight_packed"][:, :6]}, {},
-     "in which a row of 64 numbers has neither 4 nor 8 bits for each"),
+     "of [64, 6] with scales of [64, 2], and quantization_config.config_groups has none such for 64 x 64 numbers"),
+    ("compressed", lambda t: t, dict(config_groups=None), "config_groups: is missing"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=sized(48), b=sized(32))),
+     "config_groups.b: tensor model.layers.0.self_attn.k_proj.weight_packed may be of this group and of another"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=sized(32, bits=8))), "config_groups has none such for"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=sized(16))), "config_groups has none such for"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=sized(32, kind="float"))), "config_groups has none such for"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=changed(symmetric=False))), "symmetric: false is not"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=changed(dynamic=True))), "weights.dynamic: true is not"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=changed(actorder="group"))),
+     "weights.actorder: group, and no tensor weight_g_idx is there"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=changed(strategy="token"))), "strategy: token is not read"),
+    ("compressed", lambda t: t, dict(config_groups=dict(a=changed(zero_fmt=1))), "weights.zero_fmt = 1: may change"),
+    ("compressed", lambda t: t, dict(quantization_status="frozen"), "quantization_status: frozen is not supported"),
+    ("compressed", lambda t: t, dict(format="marlin-24"), "config_groups has none such for"),
+    ("compressed", lambda t: t, dict(sparsity_config=dict(format="sparse-24-bitmask")), "format: sparse-24-bitmask is"),
+    ("compressed", lambda t: t, dict(transform_config=dict(config_groups=dict(u=dict(type="hadamard")))),
+     "quantization_config.transform_config: may change attention"),
     ("compressed", lambda t: t, dict(kv_cache_scheme=dict(num_bits=8)), "quantization_config.kv_cache_scheme: may"),
-    ("fp8, blocks", lambda t: t, dict(weight_block_size=[128, 128]), "weight_block_size: 128, and tensor"),
+    ("fp8, blocks", lambda t: t, dict(weight_block_size=[128, 128]),
+     "weight_scale_inv: is F32 of [2, 4], and by the config it must be F32 of [1, 1]"),
+    ("fp8, blocks", lambda t: t, dict(fmt="e5m2"), "fmt: e5m2 is not supported"),
+    ("fp8, blocks", lambda t: t, dict(weight_block_size=[16]), "weight_block_size: must be two numbers"),
     ("fp8, blocks", lambda t: {**t, f"{Q}.weight_scale_inv": ("F8_E8M0", numpy.ones((4, 4), "u1"))}, {},
      "scales of type F8_E8M0 are not read"),
     ("fp8, blocks", lambda t: {**t, f"{Q}.weight": ("F8_E5M2", t[f"{Q}.weight"][1])}, {},
      "numbers of type F8_E5M2 are not read; quantization_config says fp8"),
     ("fp8, blocks", lambda t: {**t, f"{Q}.weight_scale_inv": t[f"{Q}.weight_scale_inv"][:, :3]}, {},
-     "has no whole groups of 64 numbers"),
-]
+     "is F32 of [4, 3], and by the config it must be F32 of [4, 4]"),
+] + [(case, lambda t: t, dict(quant_method=method), f"quant_method: {method} is not read")
+     for case, method in zip(["fp8, all", "int8", "compressed", "gptq"] * 3, [
+         "modelopt", "bitnet", "mxfp4", "quark", "torchao", "quanto", "bitsandbytes", "higgs"])]
 
 
 @pytest.mark.parametrize("case, change, config, told", REFUSED, ids=range(len(REFUSED)))
 def test_refused(case, change, config, told, tmp_path):
     tensors, _, quantization = made(case)
-    folder = save(tmp_path / "model", change(tensors), {**quantization, **config})
+    folder = save(tmp_path / "model", change(tensors), None if config is None else {**quantization, **config})
     assert told in message("model", folder, "isa=scalar", "seq=3", "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
