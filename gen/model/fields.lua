@@ -91,7 +91,9 @@ function M:has(name) return value_of(self, name) ~= nil end
 
 -- A list, or nil.
 function M:list(name)
-  return ask(self, name, false, function(value) return type(value) == "table" end, "a list") or nil
+  return ask(self, name, false, function(value)
+    return type(value) == "table" and (next(value) == nil or value[1] ~= nil)
+  end, "a list") or nil
 end
 
 -- A list of a few numbers from 1 to `most`, 1024 if it is not given.
@@ -109,7 +111,9 @@ end
 
 -- The fields of an object, or nil.
 function M:object(name)
-  local values = self:list(name)
+  local values = ask(self, name, false, function(value)
+    return type(value) == "table" and value[1] == nil
+  end, "an object") or nil
   if values and not self.objects[name] then
     self.objects[name] = M.new(self.path, values, "", self:full(name) .. ".")
   end
