@@ -24,29 +24,16 @@
 --   own        the pattern of the tensors of attention under these names, if not all are
 --   shared     the pattern of tensors of attention that all layers share
 --
--- The rows of GGUF files are in gen/model/gguf_families.lua. docs/models.md has the table of the keys;
--- tests/models/test_import.py compares each type with transformers.
+-- gen/model/family_biases.lua has which maps have biases. The rows of GGUF files are in gen/model/gguf_families.lua.
+-- docs/models.md has the table of the keys; tests/models/test_import.py compares each type with transformers.
 
+local biases = require "model.family_biases"
+local family_rows = require "model.family_rows"
 local k = require "model.family_keys"
 
 local M = {}
 
-local STANDARD = { h = "num_attention_heads", h_kv = "num_key_value_heads", d_model = "hidden_size", dk = "head_dim" }
-
--- h, h_kv, d_model and dk of a stack.
-function M.sizes(c, stack)
-  local function size(key, default)
-    local field = stack[key] or STANDARD[key]
-    return type(field) == "number" and field or c:int(field, default)
-  end
-  local sizes = { h = size "h", d_model = size "d_model" }
-  sizes.h_kv = size("h_kv", sizes.h)
-  sizes.dk = size("dk", math.max(1, sizes.d_model // sizes.h))
-  return sizes
-end
-
--- ---- stacks ----
-
+local stack = family_rows.stack
 local always, joined, rope, window = k.always, k.joined, k.rope, k.window
 local PADDED, CROSS, CAUSAL, CAUSAL_ALWAYS = k.PADDED, k.CROSS, k.CAUSAL, k.CAUSAL_ALWAYS
 
@@ -63,15 +50,6 @@ local function plus_one(list)
   return gains
 end
 local GAINS_LESS_1 = { q_norm = { GAINS.q_norm, plus_one }, k_norm = { GAINS.k_norm, plus_one } }
-
--- The layers of most models, with more of what a stack has.
-function M.stack(at, maps, keys, more)
-  local made = { at = at, maps = maps, keys = keys, layers = "num_hidden_layers" }
-  for key, value in pairs(more or {}) do made[key] = value end
-  return made
-end
-
-local stack = M.stack
 
 local function decoder(maps, keys, more) return { stack("layers.%d.self_attn", maps, joined(CAUSAL, keys), more) } end
 
@@ -341,60 +319,6 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
--- The row of a type; nil and the types that are known. whole: only rows without parts.
-function M.find(rows, kind, whole)
-  local known = {}
-  for _, row in ipairs(rows) do
-    for _, name in ipairs(whole and row.parts and {} or row.types) do
-      if name == kind then return row end
-      known[#known + 1] = name
-    end
-  end
-  table.sort(known)
-  return nil, table.concat(known, ", ")
-end
-
--- The stacks of a row in a config, whose fields get the row's defaults.
-local function stacks_of(row, c)
-  c.defaults, c.older = row.defaults or c.defaults, row.older or c.older
-  if type(row.stacks) == "function" then return row.stacks(c) end
-  return row.stacks
-end
-
--- The fields of a part.
-local function fields_of(part, c)
-  for _, name in ipairs(part.within) do
-    local object = c:object(name)
-    if object then return object end
-  end
-  if not part.flat then c:fail(part.within[#part.within], "is missing") end
-  return c
-end
-
--- Adds a part to what a row of parts has.
-local function add_part(rows, part, c, whole)
-  local own = fields_of(part, c)
-  local row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of, true)
-  if not row then own:fail("model_type", "is not known; known are %s", known) end
-  for _, of in ipairs(stacks_of(row, own)) do
-    local made, before = M.stack(nil, of.maps, of.keys, of), part.before or ""
-    made.fields, made.at = own, {}
-    for i, text in ipairs(type(before) == "table" and before or { before }) do made.at[i] = text .. of.at end
-    whole.stacks[#whole.stacks + 1] = made
-  end
-  whole.harmless = ("%s %s"):format(whole.harmless, row.harmless or "")
-  table.move(row.beside or {}, 1, #(row.beside or {}), #whole.beside + 1, whole.beside)
-end
-
--- A row as a config has it: { stacks, harmless, beside, own, shared }, with the stacks of its parts.
-function M.whole(rows, row, c)
-  if not row.parts then
-    return { stacks = stacks_of(row, c), harmless = row.harmless, beside = row.beside, own = row.own,
-             shared = row.shared }
-  end
-  local whole = { stacks = {}, harmless = row.harmless or "", beside = {} }
-  for _, part in ipairs(row.parts) do add_part(rows, part, c, whole) end
-  return whole
-end
+for _, row in ipairs(M.rows) do row.biases = biases[row.types[1]] end
 
 return M

@@ -2,7 +2,7 @@
 -- type before them, tensors of a layer without its block. What they mean is what llama.cpp does with them.
 
 local angles = require "model.rope"
-local families = require "model.families"
+local family_rows = require "model.family_rows"
 local family_keys = require "model.family_keys"
 local fields = require "model.fields"
 local wording = require "base.wording"
@@ -120,7 +120,7 @@ local GAINS = { q_norm = "attn_q_norm.weight", k_norm = "attn_k_norm.weight" }
 local function block(keys, more)
   local made = {}
   for i, maps in ipairs(MAPS) do
-    made[i] = families.stack("blk.%d", maps, joined(values, keys), {
+    made[i] = family_rows.stack("blk.%d", maps, joined(values, keys), {
       layers = "block_count", h = "attention.head_count", h_kv = "attention.head_count_kv",
       d_model = "embedding_length", dk = "attention.key_length", frequencies = { "rope_freqs.weight" } })
     for key, value in pairs(more or {}) do made[i][key] = value end

@@ -1,6 +1,6 @@
 -- The attention layers of a model: for each a list of key=value, and the parts of tensors that make its weights.
 
-local families = require "model.families"
+local family_rows = require "model.family_rows"
 local pack = require "plan.pack"
 local quantized = require "model.quantized"
 local rope = require "model.rope"
@@ -49,7 +49,7 @@ end
 
 -- The keys of a layer as words; what divides its angles, or nil; its limit, or nil.
 local function keys_of(c, stack, i)
-  local keys = families.sizes(c, stack)
+  local keys = family_rows.sizes(c, stack)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
   local divide, limit = take_scaling(c, keys), keys.limit
   keys.limit = nil
@@ -112,6 +112,16 @@ local function features(name, all, width, part)
            count = part and part.count or all, first = part and part.first or 0, step = part and part.step or all }
 end
 
+-- Whether the map of a letter has a bias. Where it has none, the layer gets the reason by the name of its tensor: the
+-- model leaves that out, if it is there.
+local function has_bias(layer, letter, name)
+  local biases, c = layer.stack.biases, layer.fields
+  local of = not biases or biases[letter]
+  if of == true or of and c:flag(of[1], of[2]) then return true end
+  layer.without[name] = of and ("%s = false leaves it out"):format(c:full(of[1])) or "models of this type have none"
+  return false
+end
+
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
 local function weights_of(layer, cfg)
   local stack, sizes, all = layer.stack, pack.sizes(cfg), {}
@@ -120,7 +130,7 @@ local function weights_of(layer, cfg)
     local weight, bias = features(layer.at .. map .. ".weight", count, width, part),
       features(layer.at .. map .. ".bias", count, nil, part)
     weight.in_out, bias.optional = stack.in_out, true
-    all["w" .. letter], all["b" .. letter] = weight, bias
+    all["w" .. letter], all["b" .. letter] = weight, has_bias(layer, letter, bias.name) and bias or nil
   end
   if #stack.maps == 2 then
     local blocks, first = stack.heads and cfg.h_kv or 1, 0
@@ -330,14 +340,14 @@ local function add_stack(model, stack, prefixes, all)
     local name = at:gsub("%%d", tostring(i))
     local keys, divide, limit = keys_of(c, stack, i)
     all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
-                      fields = c, divide = divide, frequencies = frequencies, features = weights_of,
+                      divide = divide, frequencies = frequencies, features = weights_of, fields = c, without = {},
                       check = function(places) check_limit(c, limit, places) end }
   end
 end
 
 -- The row of a model's type in its rows.
 function M.row_of(model)
-  local row, known = families.find(model.rows, model.type)
+  local row, known = family_rows.find(model.rows, model.type)
   if row then return row end
   error({ message = ("%s: model type %s is not known"):format(model.path, wording.short(model.type)),
           more = { { message = "known are " .. known } } }, 0)
@@ -346,7 +356,7 @@ end
 -- model: { path of its fields, path `data` of its tensors, type, rows = families.rows or another list, fields,
 -- tensors } -> its layers.
 function M.of(model)
-  model.row = families.whole(model.rows, M.row_of(model), model.fields)
+  model.row = family_rows.whole(model.rows, M.row_of(model), model.fields)
   local all, firsts, stacks = {}, {}, model.row.stacks
   for _, stack in ipairs(stacks) do
     for _, at in ipairs(names_of(stack)) do firsts[#firsts + 1] = first_of(stack, at) end

@@ -74,11 +74,13 @@ local function behind(layers, full)
   end
 end
 
--- Tensors that nobody reads: { name =, full = }, of layers the first with each name. row: of gen/model/families.lua.
+-- Tensors that nobody reads: { name =, full =, why = }, of layers the first with each name. row: of
+-- gen/model/families.lua. why: what leaves them out, or nil.
 local function tensors_of(model, all, row)
-  local layers, read, found, seen = {}, {}, {}, {}
+  local layers, read, found, seen, why = {}, {}, {}, {}, {}
   for _, layer in ipairs(all) do
     layers[layer.at] = true
+    for name, reason in pairs(layer.without) do why[name] = reason end
     for _, part in pairs(layer.weights) do read[part.name] = true end
     for _, name in ipairs(layer.stack.frequencies or {}) do read[name] = true end
   end
@@ -87,7 +89,7 @@ local function tensors_of(model, all, row)
     local own = name and name:find(row.own or "") or row.shared and full:find(row.shared)
     name = name or full
     if own and not read[full] and not seen[name] and not finds(row.beside or {}, name) then
-      found[#found + 1], seen[name] = { name = name, full = full }, true
+      found[#found + 1], seen[name] = { name = name, full = full, why = why[full] }, true
     end
   end
   return found
@@ -122,7 +124,8 @@ function M.refuse(model, all, ignored)
       or ("%s = %s"):format(wording.short(field.name), wording.short(field.value)))
   end
   for _, tensor in ipairs(model.fields and tensors_of(model, all, row) or {}) do
-    add(tensor.name, tensor.full, "tensor " .. wording.short(tensor.name))
+    add(tensor.name, tensor.full, "tensor " .. wording.short(tensor.name) ..
+      (tensor.why and (" (%s)"):format(tensor.why) or ""))
   end
   for name, unused in pairs(left) do
     if unused then

@@ -72,6 +72,11 @@ REFUSED = [  # a type, its fields and tensors, and what is refused of them
      ["rope_scaling"]),
     ("llama", dict(rope_parameters=dict(full_attention=dict(rope_theta=100.0))), [],
      ["rope_parameters.full_attention"]),
+    ("llama", dict(attention_bias=False), ["q_proj.bias"],
+     ["tensor q_proj.bias (attention_bias = false leaves it out)"]),
+    ("llama", {}, ["o_proj.bias"], ["tensor o_proj.bias (attention_bias = false leaves it out)"]),
+    ("phi3", {}, ["qkv_proj.bias"], ["tensor qkv_proj.bias (models of this type have none)"]),
+    ("gpt_neox", dict(attention_bias=False), ["dense.bias"], ["tensor dense.bias (attention_bias = false leaves it"]),
     ("phi", dict(qk_layernorm=True), [], ["qk_layernorm = true"]),
     ("gemma2", dict(use_bidirectional_attention=True), [], ["use_bidirectional_attention = true"]),
     ("cohere", {}, ["q_norm.weight"], ["tensor q_norm.weight"]),
@@ -88,7 +93,7 @@ def test_refused(kind, fields, tensors, names, tmp_path):
     path = model(tmp_path / "model", kind, fields, tensors)
     told = refused(tmp_path, "model", path, *KEYS)
     assert "config.json: " in told and "; --ignore NAME takes" in told and all(name in told for name in names), told
-    ignored = [["--ignore", name.removeprefix("tensor ").split(" = ")[0]] for name in names]
+    ignored = [["--ignore", name.removeprefix("tensor ").split(" ")[0]] for name in names]
     told = refused(tmp_path, "model", path, *KEYS, *sum(ignored[1:], []))
     assert names[0] in told and not any(name in told for name in names[1:])
     assert written(tmp_path / "ignored", path, *sum(ignored, [])) == written(
@@ -112,6 +117,13 @@ HARMLESS = [  # nothing there, or nothing that changes attention
                    attention_dropout=0.1, rope_interleaved=False), ["rotary_emb.inv_freq"]),
     ("gpt_neox", dict(use_qk_norm=False), ["bias", "masked_bias"]),
 ]
+
+
+def test_biases(tmp_path):
+    """A flag that is missing has the value of transformers, and a bias that the model has is read."""
+    for kind, fields, bias in ("llama", dict(attention_bias=True), "k_proj.bias"), ("gpt_neox", {}, "dense.bias"):
+        plain = written(tmp_path / f"plain {kind}", model(tmp_path / "model", kind, fields))
+        assert written(tmp_path / kind, model(tmp_path / "model", kind, fields, [bias])) != plain
 
 
 @pytest.mark.parametrize("kind, fields, tensors", HARMLESS, ids=lambda value: value if isinstance(value, str) else "-")

@@ -4,6 +4,7 @@
 
 local host = require "host"
 local families = require "model.families"
+local family_rows = require "model.family_rows"
 local fields = require "model.fields"
 local json = require "base.json"
 
@@ -25,10 +26,10 @@ end
 -- The keys of the first layers of a type by its config, as a list of texts.
 local function keys_of(row, values)
   local c, list = fields.new("config.json", values), {}
-  for s, stack in ipairs(families.whole(families.rows, row, c).stacks) do
+  for s, stack in ipairs(family_rows.whole(families.rows, row, c).stacks) do
     local own = stack.fields or c
     for i = 0, stack.layers and LAYERS - 1 or 0 do
-      local keys = families.sizes(own, stack)
+      local keys = family_rows.sizes(own, stack)
       for key, value in pairs(stack.keys(own, i, keys)) do keys[key] = value end
       list[#list + 1] = ("stack %d layer %d: %s"):format(s, i, text_of(keys))
       if s > 8 then return list end -- of a stack for each block
