@@ -1,5 +1,5 @@
 -- Which of the linear maps of q, k, v and o have a bias, by the first type of a row of gen/model/families.lua: true,
--- false, or { the flag that says so, its default }. All maps of other types have one, or GGUF files have what they have.
+-- false, or { the flag that says so, its default }. All maps of other types have one; GGUF files have what they have.
 -- transformers leaves a bias out that a file has beside these.
 
 local function of(qkv, o)

@@ -81,17 +81,32 @@ local function kind_of(c, i, whole)
   return kind
 end
 
+-- The window of a layer that has one.
+local function slid(c)
+  if not c:has "sliding_window" then return {} end
+  local rows = c:int "sliding_window" -- with the row itself, but not where rows behind it are seen too
+  return is_causal(c) and { window_left = rows - 1 } or { window_left = rows, window_right = rows }
+end
+
 -- A window where the layer has one, by layer_types or slides(number, fields).
 function M.window(slides)
   return function(c, i)
-    local kind = kind_of(c, i, not slides(i, c))
-    if not c:has "sliding_window" or kind == "full_attention" then return {} end
-    local rows = c:int "sliding_window" -- with the row itself, but not where rows behind it are seen too
-    return is_causal(c) and { window_left = rows - 1 } or { window_left = rows, window_right = rows }
+    return kind_of(c, i, not slides(i, c)) == "sliding_attention" and slid(c) or {}
   end
 end
 
-function M.every() return true end
+-- A window in all layers, whatever layer_types says: models of some types never read it.
+M.windows = slid
+
+-- The same if it is switched on.
+function M.switched(c) return c:flag("use_sliding_window", false) and slid(c) or {} end
+
+-- transformers takes a mistral with layer_types for a ministral, which reads them, but not one that is a part.
+function M.mistral(c, i)
+  if c.within ~= "" then return slid(c) end
+  return M.window(function() return true end)(c, i)
+end
+
 
 -- Windows in all layers but each so many-th.
 function M.whole_each(n)
@@ -106,9 +121,6 @@ end
 function M.qwen_moe(i, c)
   return c:flag("use_sliding_window", false) and i % 2 == 0 and i < c:number("max_window_layers", 28)
 end
-
--- A window in all layers, if it is switched on.
-function M.switched(i, c) return c:flag("use_sliding_window", false) end
 
 function M.rms(c) return { qk_norm = "rms", norm_eps = c:positive("rms_norm_eps", 1e-6) } end
 

@@ -7,7 +7,9 @@ local family_keys = require "model.family_keys"
 local fields = require "model.fields"
 local wording = require "base.wording"
 
-local always, joined, every, even = family_keys.always, family_keys.joined, family_keys.every, family_keys.even
+local always, joined, even = family_keys.always, family_keys.joined, family_keys.even
+
+local function every() return true end
 
 -- A decoder, unless it is said otherwise.
 local function causal(c) return c:flag("attention.causal", true) and { causal = true } or { kv_len = true } end

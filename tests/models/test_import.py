@@ -148,6 +148,33 @@ def test_family(transformers, row, tmp_path):  # noqa: F811
             assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes(), (version, path.name)
 
 
+def named(name, **config):
+    """A row with further fields, of its text part if it has one."""
+    row = next(row for row in ROWS + MORE if row.name == name)
+    within = "text_config" in row.config
+    own = {**(row.config["text_config"] if within else row.config), **config}
+    return row._replace(config={**row.config, "text_config": own} if within else own)
+
+
+WHOLE = dict(layer_types=["full_attention"])
+NOT_READ = [named(name, **WHOLE) for name in [
+    "Mixtral", "Ministral 3", "Phi-3", "StarCoder 2", "Qwen 3, experts, windows", "Mistral 3 of texts and images"]]
+NOT_READ += [named("Gemma 3, windows", attn_logit_softcapping=1.0)]
+
+
+@pytest.mark.parametrize("row", in_turn(NOT_READ, "fields", count=3), ids=lambda row: row.name)
+def test_fields_that_models_do_not_read(transformers, row, tmp_path):  # noqa: F811
+    """A window is there whatever layer_types says; and Gemma 3 has no softcap, whatever its config has."""
+    if row.since > int(transformers.__version__.split(".")[0]):
+        pytest.skip("an older version of transformers computes it otherwise")
+    seen = Observed(transformers, row)
+    save(seen, tmp_path / "model", torch.float32)
+    (field,) = {"layer_types", "attn_logit_softcapping"} & {*row.config, *row.config.get("text_config", {})}
+    saved = json.loads((tmp_path / "model/config.json").read_text())
+    assert saved.get("text_config", saved)[field]
+    compare(seen, row, Imported(tmp_path / "model", tmp_path / "out", *keys_for(seen, row)))
+
+
 def test_saved_configs():
     """Those of each version are there, of all rows."""
     assert sorted(OTHERS) == ["4.57.3", "5.24.0"]
