@@ -202,11 +202,13 @@ M.rows = {
     t5_stack("decoder.block.%d.layer.1.EncDecAttention", "num_decoder_layers",
              joined(CROSS, PADDED, always { scale = 1 })) }, beside = { "^relative_attention_bias%.weight$" },
     harmless = "relative_attention_num_buckets relative_attention_max_distance scale_decoder_outputs" },
-  { types = { "perceiver" }, stacks = { stack("encoder.cross_attention.attention", BERT, k.perceiver, {
-    layers = false, h = "num_cross_attention_heads", d_model = "d_latents" }) },
+  { types = { "perceiver" }, stacks = {
+    stack("encoder.cross_attention.attention", BERT, k.perceiver_inputs, {
+      layers = false, h = "num_cross_attention_heads", d_model = "d_latents" }),
+    stack("encoder.self_attends.%d.attention", BERT, k.perceiver, {
+      layers = "num_self_attends_per_block", h = "num_self_attention_heads", d_model = "d_latents" }) },
     beside = { "^self%.layernorm[12]%." },
-    harmless = "num_attention_heads num_self_attention_heads cross_attention_widening_factor " ..
-      "self_attention_widening_factor" },
+    harmless = "num_attention_heads cross_attention_widening_factor self_attention_widening_factor" },
   { types = { "gpt2" }, stacks = { stack("h.%d.attn", { "c_attn", "c_proj" }, joined(CAUSAL, k.gpt2), {
     layers = "n_layer", h = "n_head", d_model = "n_embd", in_out = true }) }, beside = BUFFERS,
     harmless = "reorder_and_upcast_attn" },

@@ -292,12 +292,20 @@ end
 
 M.BIAS = always { mask = "add", mask_dims = "hqk" } -- which depends on the distance, and is the caller's
 
-function M.perceiver(c, _, sizes)
+-- Heads of the channels of Perceiver's config, or of so many.
+local function channels(c, sizes, default)
+  local all = c:int("qk_channels", default)
+  return { dk = all // sizes.h, dv = c:int("v_channels", all) // sizes.h }
+end
+
+function M.perceiver(c, _, sizes) return channels(c, sizes, sizes.d_model) end
+
+function M.perceiver_inputs(c, _, sizes)
   local width = c:int "d_model"
   local as_keys = c:word("cross_attention_shape_for_attention", "kv") == "kv"
-  local dk = c:int("qk_channels", as_keys and width or c:int "d_latents") // sizes.h
-  return { attention = "cross", kv_len = true, k_width = width, v_width = width, dk = dk,
-           dv = c:int("v_channels", dk * sizes.h) // sizes.h }
+  local keys = channels(c, sizes, as_keys and width or sizes.d_model)
+  keys.attention, keys.kv_len, keys.k_width, keys.v_width = "cross", true, width, width
+  return keys
 end
 
 return M

@@ -135,7 +135,7 @@ function M.agreed(places, default)
 end
 
 -- The fields that nobody has asked for and that matters(name, value, fields) is true of, also those of objects that
--- somebody has asked for: a sorted list of { name =, value = }.
+-- somebody has asked for: a sorted list of { name =, value = }. Parts without tensors are `absent`, and have none.
 function M:unread(matters)
   local all = {}
   for key, value in pairs(self.values) do
@@ -145,7 +145,7 @@ function M:unread(matters)
     end
   end
   for _, object in pairs(self.objects) do
-    for _, field in ipairs(object:unread(matters)) do all[#all + 1] = field end
+    for _, field in ipairs(not object.absent and object:unread(matters) or {}) do all[#all + 1] = field end
   end
   table.sort(all, function(a, b) return a.name < b.name end)
   return all

@@ -3,6 +3,7 @@
 local family_rows = require "model.family_rows"
 local pack = require "plan.pack"
 local quantized = require "model.quantized"
+local left_out = require "model.left_out"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
 local qk_of = require "graph.qk"
@@ -361,10 +362,15 @@ function M.of(model)
   for _, stack in ipairs(stacks) do
     for _, at in ipairs(names_of(stack)) do firsts[#firsts + 1] = first_of(stack, at) end
   end
-  local prefixes = prefixes_of(model, firsts)
-  for _, stack in ipairs(stacks) do add_stack(model, stack, prefixes, all) end
+  local prefixes, left = prefixes_of(model, firsts), {}
+  for _, stack in ipairs(stacks) do
+    local count = #all
+    add_stack(model, stack, prefixes, all)
+    local part = stack.fields
+    if part and part.absent ~= false then part.absent = #all == count end
+  end
   if #all == 0 then fail_missing(model, firsts[1]) end
-  return all
+  return all, left_out.of(model, all)
 end
 
 return M

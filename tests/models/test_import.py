@@ -175,6 +175,30 @@ def test_fields_that_models_do_not_read(transformers, row, tmp_path):  # noqa: F
     compare(seen, row, Imported(tmp_path / "model", tmp_path / "out", *keys_for(seen, row)))
 
 
+def test_perceivers_latents(transformers, tmp_path):  # noqa: F811
+    """Each layer of the block is one, and what is no layer is named."""
+    row = named("Perceiver, inputs", num_self_attends_per_block=2, num_self_attention_heads=2)
+    row = row._replace(at="encoder.self_attends.1.attention", keys="")
+    row.config.update(qk_channels=48, v_channels=32)
+    seen = Observed(transformers, row)
+    save(seen, tmp_path / "model", torch.float32)
+    imported = Imported(tmp_path / "model", tmp_path / "out", "isa=scalar", "seq=5", "batch=2", "--only", row.at)
+    compare(seen, row, imported)
+    assert "h=2 d_model=32 dk=24 dv=16 seq=5" in imported.text
+
+
+def test_what_is_left_out(transformers, tmp_path):  # noqa: F811
+    """SigLIP's head is no layer, and a model of images alone has no text whose fields could matter."""
+    row = named("SigLIP")
+    vision = {**row.config["vision_config"], "num_attention_heads": 2, **dict(image_size=12, patch_size=4)}
+    config = transformers.AutoConfig.for_model("siglip", vision_config=vision, text_config=dict(num_attention_heads=4))
+    model = transformers.SiglipForImageClassification(config)
+    model.save_pretrained(tmp_path / "model")
+    text = run(MHAGEN, "model", tmp_path / "model", "isa=scalar", "seq=9", "-o", tmp_path / "out")
+    (line,) = [line for line in text.splitlines() if "no layer" in line]
+    assert line == "  no layer: vision_model.head.attention: is attention that is not read"
+
+
 def test_saved_configs():
     """Those of each version are there, of all rows."""
     assert sorted(OTHERS) == ["4.57.3", "5.24.0"]

@@ -31,6 +31,9 @@ local function keys_of(row, values)
     for i = 0, stack.layers and LAYERS - 1 or 0 do
       local keys = family_rows.sizes(own, stack)
       for key, value in pairs(stack.keys(own, i, keys)) do keys[key] = value end
+      for letter, bias in pairs(stack.biases or {}) do
+        keys["bias of " .. letter] = type(bias) == "table" and own:flag(bias[1], bias[2]) or bias == true
+      end
       list[#list + 1] = ("stack %d layer %d: %s"):format(s, i, text_of(keys))
       if s > 8 then return list end -- of a stack for each block
     end
