@@ -235,7 +235,7 @@ CHANGED = {  # what these files do not say, or say otherwise
     "Gemma 3, windows": dict(query_pre_attn_scalar=16, rope_local_base_freq=10000.0),
     "Gemma 3, whole, linear": dict(query_pre_attn_scalar=16),
     "gpt-oss": dict(rope_scaling=dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=64)),
-    "StarCoder 2": dict(sliding_window=None),
+    "StarCoder 2": dict(sliding_window=None), "Phi-3": dict(sliding_window=None),
 }
 
 
@@ -255,7 +255,7 @@ def gguf_fields(kind, row, config, keys):
     fields = {"attention.head_count_kv": int(keys["h_kv"]), "attention.key_length": int(keys["dk"]),
               "attention.value_length": int(keys["dk"])}
     if kind in WITHOUT_ROPE:
-        return {"attention.max_alibi_bias": 8.0} if kind == "MPT" else {}
+        return {"MPT": {"attention.max_alibi_bias": 8.0}, "BERT": {"attention.causal": False}}.get(kind, {})
     fields |= {"rope.freq_base": float(architectures.fields_of(row, config)["rope_theta"]),
                "rope.dimension_count": int(keys["dk"])}
     scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
@@ -287,7 +287,8 @@ def write_gguf(seen, kind, path, **tensors):
     writer.add_tokenizer_model("none")
     writer.add_token_list([f"token {i}" for i in range(6000)])
     for name, value in gguf_fields(kind, seen.row, config, keys).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[
+            type(value)]
         add(f"{gguf.MODEL_ARCH_NAMES[arch]}.{name}", value)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     for name, x in seen.model.state_dict().items():

@@ -245,13 +245,16 @@ def gguf_model(path, kind="llama", keys={}, tensors={}):
     writer = gguf.GGUFWriter(path, kind)
     for key, value in {"block_count": 1, "embedding_length": D, "context_length": 64, "attention.head_count": 2,
                        **keys}.items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+               list: writer.add_array}
         add[type(value)](f"{kind}.{key}", value)
     maps = {"attn_qkv": 3 * D, "attn_output": D} if kind in ("phi3", "nomic-bert") else dict.fromkeys(
         ["attn_q", "attn_k", "attn_v", "attn_output"], D)
     wide = 2 * keys.get("attention.key_length", D // 2)  # of two heads
+    value = 2 * keys.get("attention.value_length", D // 2)
     for name, rows in maps.items():
-        shape = (rows * wide // D, D) if name != "attn_output" else (D, wide)
+        rows = {"attn_output": D, "attn_qkv": 2 * wide + value, "attn_v": value}.get(name, wide)
+        shape = (rows, D if name != "attn_output" else value)
         writer.add_tensor(f"blk.0.{name}.weight", draw.normal(size=shape).astype("f4"))
     for name, x in {"blk.0.attn_norm.weight": D * [1.0], "blk.0.ffn_up.weight": D * [1.0], **tensors}.items():
         writer.add_tensor(name, numpy.array(x, "f4"))
@@ -270,9 +273,21 @@ GGUF_REFUSED = [
     ("phi3", {}, {"blk.0.attn_sinks.weight": 2 * [1.0]}, "tensor attn_sinks.weight"),
     ("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, {}, "rope.scaling.type: longrope is not"),
     ("llama", {"rope.scaling.type": "yarn", "rope.freq_base": 1.0}, {}, "rope.freq_base: must be larger than 1"),
-    ("mpt", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: must be 8"),
+    ("mpt", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: 4.0; must be 8"),
+    ("bloom", {"attention.max_alibi_bias": 0.0}, {}, "attention.max_alibi_bias: 0.0; must be 8"),
+    ("bert", {}, {}, "attention.causal: is missing"),
+    ("qwen3", {}, {"blk.0.attn_q_norm.weight": 4 * [1.0], "blk.0.attn_k_norm.weight": 4 * [1.0]},
+     "attention.layer_norm_rms_epsilon: is missing"),
+    ("gpt-oss", {}, {"blk.0.attn_sinks.weight": 2 * [1.0]}, "attention.sliding_window: is missing"),
+    ("gemma2", {"attention.sliding_window": 0}, {}, "attention.sliding_window: 0 must be a number from 1 on"),
+    ("gemma2", {"attention.sliding_window_pattern": [True]}, {}, "sliding_window_pattern: it must be a number"),
+    ("gemma3", {"attn_logit_softcapping": 50.0, "attention.layer_norm_rms_epsilon": 1e-6},
+     {"blk.0.attn_q_norm.weight": 4 * [1.0], "blk.0.attn_k_norm.weight": 4 * [1.0]}, "attn_logit_softcapping = 50"),
+    ("llama", {"attention.shared_kv_layers": 1, "attention.temperature_scale": 0.1, "rope.freq_base_swa": 3.0}, {},
+     "attention.shared_kv_layers = 1, llama.attention.temperature_scale = 0.1"),
+    ("llama", {}, {"blk.0.attn_q.scale": [2.0]}, "tensor attn_q.scale"),
+    ("smollm3", {}, {"rope_freqs.weight": [2.0, 2.0]}, "tensor rope_freqs.weight"),
     ("mpt", {"attention.clamp_kqv": 8.0}, {}, "attention.clamp_kqv = 8"),
-    ("phi3", {"rope.scaling.attn_factor": 1.1, "rope.dimension_count": 2}, {}, "attention_factor: 1.1 is not"),
     ("llama", {"rope.scaling.factor": 4.0, "rope.scale_linear": 2.0}, {}, "rope.scale_linear: 2.0, and llama.rope"),
 ]
 
@@ -283,15 +298,43 @@ def test_gguf_refused(kind, keys, tensors, message, tmp_path):
     assert message in refused(tmp_path, "model", gguf_model(tmp_path / "x.gguf", kind, keys, tensors), *KEYS)
 
 
+@pytest.mark.skipif(not installed("gguf"), reason="gguf is not installed")
+@pytest.mark.parametrize("kind", ["NVFP4", "Q1_0"])
+def test_gguf_types(kind, tmp_path):
+    """Types that are not read have their names."""
+    import gguf
+    quantized = getattr(gguf.GGMLQuantizationType, kind)
+    elements, size = gguf.GGML_QUANT_SIZES[quantized]
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    for key in "block_count", "attention.head_count":
+        writer.add_uint32(f"llama.{key}", 1)
+    writer.add_uint32("llama.embedding_length", elements)
+    for name in "attn_q", "attn_k", "attn_v", "attn_output":
+        writer.add_tensor(f"blk.0.{name}.weight", numpy.zeros((elements, size), "u1"), raw_dtype=quantized)
+    for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
+        write()
+    assert f": numbers of type {kind} are not read" in refused(tmp_path, "model", tmp_path / "x.gguf", *KEYS)
+
+
 GGUF_KEYS = [
     ("llama", {"attention.causal": False}, "kv_len=true rope"), ("llama", {"attention.causal": True}, "causal=true"),
     ("bert", {"attention.causal": False}, "scalar kv_len=true\n"),
     ("bert", {"attention.causal": True}, "causal=true kv_len=true"),
     ("phi3", {"attention.sliding_window": 0}, "causal=true rope=half\n"),
-    ("phi3", {"attention.sliding_window": 3}, "window_left=2 rope"),
-    ("gemma2", {"attention.sliding_window": 3}, "window_left=2 rope=half\n"),
-    ("gemma2", {"attention.key_length": 16, "block_count": 46}, "rope=half scale=0.5\n"),
-    ("gemma2", {"attention.key_length": 16, "block_count": 45, "attn_logit_softcapping": 3.0}, "softcap=3"),
+    ("phi3", {"attention.sliding_window": 3}, "causal=true rope=half\n"),
+    ("gemma2", {}, "window_left=4095 softcap=50 rope=half\n"),
+    ("gemma2", {"attention.sliding_window": 3, "rope.freq_base_swa": 7.0},
+     "window_left=2 softcap=50 rope=half rope_theta=7\n"),
+    ("gemma2", {"attention.sliding_window_pattern": 1}, "causal=true softcap=50 rope=half\n"),
+    ("gemma2", {"attention.sliding_window_pattern": 0}, "window_left=4095 softcap=50 rope=half\n"),
+    ("gemma2", {"attention.key_length": 16, "block_count": 46}, "dk=16 dv=4 seq=4 isa=scalar causal=true "),
+    ("gemma2", {"attention.key_length": 16, "block_count": 46}, "softcap=50 rope=half scale=0.5\n"),
+    ("gemma2", {"attention.key_length": 16, "block_count": 45, "attn_logit_softcapping": 3.0}, "softcap=3 rope=half\n"),
+    ("granite", {"attention.scale": 0.0}, "causal=true rope=interleaved\n"),
+    ("granite", {"attention.scale": 0.25, "rope.scaling.finetuned": False, "rope.freq_base": 7.0},
+     "causal=true scale=0.25\n"),
+    ("mpt", {}, "causal=true\n"), ("mpt", {"attention.max_alibi_bias": 0.0}, "causal=true\n"),
+    ("mpt", {"attention.max_alibi_bias": 8.0}, "causal=true alibi=true\n"), ("bloom", {}, "causal=true alibi=true\n"),
     ("nomic-bert", {"attention.causal": False, "rope.freq_base": 1000.0}, "kv_len=true rope=half rope_theta=1000\n"),
     ("smollm3", {}, "causal=true rope=interleaved\n"),
     ("phi3", {"rope.scaling.attn_factor": 2.0, "rope.scaling.original_context_length": 16}, "scale=2\n"),
