@@ -292,16 +292,21 @@ function M.floats(part)
   return part.change and changed(memory, part) or memory
 end
 
--- The parts of a turn of a layer's pairs, of those of rope_theta; nil without rope.
-function M.turns(layer, cfg, turns)
-  if not turns then return nil end
-  if layer.divide then turns = layer.divide(turns, cfg.seq_kv) end
-  local part = layer.factors
-  if not part then return turns end
+local function divided(turns, part)
   local memory = M.floats(part)
   local factors = memory:floats(0, part.features)
   memory:free()
   return rope.divided(turns, factors, function(...) tensors.fail(part.tensor, ...) end)
+end
+
+-- The parts of a turn of a layer's pairs, of those of rope_theta, and the `factor` of cosines and sines where the layer
+-- has one; nil without rope.
+function M.turns(layer, cfg, turns)
+  if not turns then return nil end
+  if layer.divide then turns = layer.divide(turns, cfg.seq_kv) end
+  if layer.factors then turns = divided(turns, layer.factors) end
+  if layer.rope_factor then turns = table.move(turns, 1, #turns, 1, { factor = layer.rope_factor }) end
+  return turns
 end
 
 -- parts: by the names of matrices -> the weights that host.pack takes, in memory of the host until they are freed.

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE
 
 #include <lauxlib.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -96,6 +97,19 @@ static int read_fill(lua_State *L, mhagen_pack_fill *fill, mhagen_pack_term *ter
 /* That of gen/base/fingerprint.lua. */
 static uint64_t fingerprint_of(const char *text) { return strtoull(text, NULL, 16); }
 
+/* Pushes a table of rope, times a factor: the cosines of its angles, or the sines. */
+static const float *push_waves(lua_State *L, const mhagen_packing *packing, double (*wave)(double), double factor) {
+  const mhagen_matrix_size size = packing->sizes[MHAGEN_ROPE_COS - MHAGEN_WQ];
+  float *const at = push_memory(L, ((size_t)size.rows * (size_t)size.columns + 1) * sizeof *at)->at, *to = at;
+  for (ptrdiff_t place = packing->rope_first; place < size.rows + packing->rope_first; ++place) {
+    for (ptrdiff_t pair = 0; pair < size.columns; ++pair) {
+      const double turns = (double)place * packing->rope_turns[pair];
+      *to++ = (float)(factor * wave(6.283185307179586 * (turns - floor(turns))));
+    }
+  }
+  return at;
+}
+
 /* pack(packing, weights) -> memory with the packed weights. packing: what gen/plan/pack.lua's M.packing returns.
  * weights: memory by the names of matrices, and in_out = true where they lie so. */
 static int host_pack(lua_State *L) {
@@ -150,9 +164,16 @@ static int host_pack(lua_State *L) {
   weights.alibi = given[8], weights.sink = given[9], weights.q_norm = given[10], weights.k_norm = given[11];
   weights.rope_cos = given[12], weights.rope_sin = given[13];
 
-  if (lua_getfield(L, 1, "turns") == LUA_TTABLE) packing.rope_turns = push_doubles(L);
   lua_getfield(L, 1, "first");
   packing.rope_first = (int)luaL_optinteger(L, -1, 0);
+  if (lua_getfield(L, 1, "turns") == LUA_TTABLE) {
+    packing.rope_turns = push_doubles(L);
+    if (lua_getfield(L, -2, "factor") == LUA_TNUMBER) {
+      const double factor = lua_tonumber(L, -1);
+      weights.rope_cos = push_waves(L, &packing, cos, factor);
+      weights.rope_sin = push_waves(L, &packing, sin, factor);
+    }
+  }
 
   enum { KINDS = 5 };
   static const char *const kinds[KINDS] = {"fills", "rounded", "pairs", "quants", "value_quants"};

@@ -18,18 +18,15 @@ local function word(key, value)
   return ("%s=%s"):format(key, value)
 end
 
--- What the scaling of rope makes of its angles, or nil. Its factor goes into the scale, for Q and K have it both.
-local function take_scaling(c, keys)
+-- What the scaling of rope makes of its angles, or nil; and the factor of its tables, or nil. It goes into the scale,
+-- for Q and K have it both, but where rope turns a part of a head.
+local function take_scaling(keys)
   local dims = keys.rope_dims or keys.dk
   local scaling = keys.scaling and keys.scaling(keys.rope_theta, dims // 2)
   keys.scaling = nil
-  if not scaling then return nil end
-  if scaling.factor ~= 1 then
-    if dims ~= keys.dk then
-      c:fail("attention_factor", "%.6g is not supported where rope turns a part of a head", scaling.factor)
-    end
-    keys.scale = (keys.scale or keys.dk ^ -0.5) * scaling.factor ^ 2
-  end
+  if not scaling or scaling.factor == 1 then return scaling and scaling.divide end
+  if dims ~= keys.dk then return scaling.divide, scaling.factor end
+  keys.scale = (keys.scale or keys.dk ^ -0.5) * scaling.factor ^ 2
   return scaling.divide
 end
 
@@ -48,13 +45,14 @@ function M.key_list(keys)
   return list
 end
 
--- The keys of a layer as words; what divides its angles, or nil; its limit, or nil.
+-- The keys of a layer as words; what divides its angles, the factor of its tables of rope, its limit, each or nil.
 local function keys_of(c, stack, i)
   local keys = family_rows.sizes(c, stack)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
-  local divide, limit = take_scaling(c, keys), keys.limit
+  local divide, factor = take_scaling(keys)
+  local limit = keys.limit
   keys.limit = nil
-  return M.key_list(keys), divide, limit
+  return M.key_list(keys), divide, factor, limit
 end
 
 -- Refuses longer texts than a layer has the keys of.
@@ -294,6 +292,7 @@ function M.source(layer, turns, tables)
     end
   end
   for _, turn in ipairs(turns or {}) do words[#words + 1] = ("%.17g"):format(turn) end
+  if turns and turns.factor then words[#words + 1] = ("factor %.17g"):format(turns.factor) end
   return table.concat(words, " ")
 end
 
@@ -339,9 +338,10 @@ local function add_stack(model, stack, prefixes, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   for i = 0, count - 1 do
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide, limit = keys_of(c, stack, i)
+    local keys, divide, factor, limit = keys_of(c, stack, i)
     all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
-                      divide = divide, frequencies = frequencies, features = weights_of, fields = c, without = {},
+                      divide = divide, rope_factor = factor, frequencies = frequencies, features = weights_of,
+                      fields = c, without = {},
                       check = function(places) check_limit(c, limit, places) end }
   end
 end

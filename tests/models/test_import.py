@@ -175,6 +175,23 @@ def test_fields_that_models_do_not_read(transformers, row, tmp_path):  # noqa: F
     compare(seen, row, Imported(tmp_path / "model", tmp_path / "out", *keys_for(seen, row)))
 
 
+SOME_COLUMNS = [
+    named("Phi-3, LongRoPE", partial_rotary_factor=0.75, max_position_embeddings=16, rope_scaling=dict(
+        type="longrope", short_factor=[1 + 0.1 * i for i in range(6)], long_factor=6 * [4.0])),
+    named("GPT-NeoX", rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16))]
+
+
+@pytest.mark.parametrize("row", SOME_COLUMNS, ids=lambda row: row.name)
+def test_factor_of_some_columns(transformers, row, tmp_path):  # noqa: F811
+    """Where rope turns a part of a head, a factor of cosines and sines is in the tables, also where these are apart."""
+    seen = Observed(transformers, row)
+    assert seen.model.rotary_emb.attention_scaling != 1
+    save(seen, tmp_path / "model", torch.float32)
+    for tables in "packed", "apart":
+        keys = [*keys_for(seen, row), f"rope_tables={tables}"]
+        compare(seen, row, Imported(tmp_path / "model", tmp_path / tables, *keys))
+
+
 def test_perceivers_latents(transformers, tmp_path):  # noqa: F811
     """Each layer of the block is one, and what is no layer is named."""
     row = named("Perceiver, inputs", num_self_attends_per_block=2, num_self_attention_heads=2)

@@ -330,6 +330,7 @@ GGUF_KEYS = [
     ("gemma2", {"attention.key_length": 16, "block_count": 46}, "dk=16 dv=4 seq=4 isa=scalar causal=true "),
     ("gemma2", {"attention.key_length": 16, "block_count": 46}, "softcap=50 rope=half scale=0.5\n"),
     ("gemma2", {"attention.key_length": 16, "block_count": 45, "attn_logit_softcapping": 3.0}, "softcap=3 rope=half\n"),
+    ("phi3", {"rope.scaling.attn_factor": 1.1, "rope.dimension_count": 2}, "rope=half rope_dims=2\n"),
     ("granite", {"attention.scale": 0.0}, "causal=true rope=interleaved\n"),
     ("granite", {"attention.scale": 0.25, "rope.scaling.finetuned": False, "rope.freq_base": 7.0},
      "causal=true scale=0.25\n"),
