@@ -269,16 +269,16 @@ local methods = {
 
 -- Of how weights were found, how programs run them, and which modules have none.
 M.harmless = [[
-  version ignore ignored_layers lm_head modules_to_not_convert modules_to_convert targets meta tokenizer dataset seqlen
-  model_seqlen model_name_or_path model_file_base_name true_sequential static_groups damp_percent damp_auto_increment
-  mse batch_size pad_token_id max_input_length cache_block_outputs block_name_to_quantize to_quant_block_names
-  module_name_preceding_first_block modules_in_block_to_quantize exllama_config use_exllama use_cuda_fp16
-  act_group_aware gptaq offload_to_disk offload_to_disk_path pack_impl quantizer do_fuse modules_to_fuse
+  version ignore ignored_layers lm_head modules_to_not_convert modules_to_convert targets meta tokenizer dataset
+  seqlen model_seqlen model_name_or_path model_file_base_name true_sequential static_groups damp_percent
+  damp_auto_increment mse batch_size pad_token_id max_input_length cache_block_outputs block_name_to_quantize
+  to_quant_block_names module_name_preceding_first_block modules_in_block_to_quantize exllama_config use_exllama
+  use_cuda_fp16 act_group_aware gptaq offload_to_disk offload_to_disk_path pack_impl quantizer do_fuse modules_to_fuse
   fuse_max_seq_len backend global_compression_ratio input_activations output_activations observer observer_kwargs
   scale_dtype zp_dtype global_sparsity registry_requires_subclass sparsity_structure activation_scheme
-  activation_scale_ub scale_fmt expert_dtype run_compressed dequantize use_optimized_inference autoround_version iters
-  nsamples enable_quanted_input enable_minmax_tuning lr minmax_lr gradient_accumulate_steps amp low_gpu_mem_usage
-  data_type=int
+  quantization_status activation_scale_ub scale_fmt expert_dtype run_compressed dequantize use_optimized_inference
+  autoround_version iters nsamples enable_quanted_input enable_minmax_tuning lr minmax_lr gradient_accumulate_steps
+  amp low_gpu_mem_usage data_type=int
 ]]
 
 function M.fit(part, tensor, c)

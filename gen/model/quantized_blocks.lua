@@ -81,7 +81,6 @@ end
 function M.scheme(joined, part, c)
   local groups, found, names = c:object "config_groups", nil, {}
   if not groups then c:fail("config_groups", "is missing") end
-  c:only("quantization_status", "compressed")
   local sparsity, format = c:object "sparsity_config", c:word("format", "")
   if sparsity then sparsity:only("format", "dense") end
   for name in pairs(groups.values) do names[#names + 1] = tostring(name) end
