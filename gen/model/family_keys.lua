@@ -91,7 +91,8 @@ end
 -- A window where the layer has one, by layer_types or slides(number, fields).
 function M.window(slides)
   return function(c, i)
-    return kind_of(c, i, not slides(i, c)) == "sliding_attention" and slid(c) or {}
+    local kind, has = kind_of(c, i, not slides(i, c)), c:has "sliding_window" -- known in layers without one, too
+    return has and kind == "sliding_attention" and slid(c) or {}
   end
 end
 
@@ -99,7 +100,10 @@ end
 M.windows = slid
 
 -- The same if it is switched on.
-function M.switched(c) return c:flag("use_sliding_window", false) and slid(c) or {} end
+function M.switched(c)
+  local has = c:has "sliding_window"
+  return has and c:flag("use_sliding_window", false) and slid(c) or {}
+end
 
 -- transformers takes a mistral with layer_types for a ministral, which reads them, but not one that is a part.
 function M.mistral(c, i)

@@ -21,7 +21,7 @@ MAPS = {"bert": "encoder.layer.0.attention. self.query self.key self.value outpu
         "gpt_neox": "layers.0.attention. query_key_value dense",
         "mpt": "blocks.0.attn. Wqkv out_proj",
         **dict.fromkeys(["llama", "mistral", "gemma2", "cohere", "llama4_text", "ministral3", "gemma3n_text", "gpt_oss",
-                         "smollm3"],
+                         "smollm3", "qwen2", "qwen3_moe"],
                         "layers.0.self_attn. q_proj k_proj v_proj o_proj"),
         "phi": "layers.0.self_attn. q_proj k_proj v_proj dense", "phi3": "layers.0.self_attn. qkv_proj o_proj"}
 SIZES = dict(hidden_size=D, num_attention_heads=2, num_hidden_layers=1)
@@ -117,6 +117,14 @@ HARMLESS = [  # nothing there, or nothing that changes attention
                    attention_dropout=0.1, rope_interleaved=False), ["rotary_emb.inv_freq"]),
     ("gpt_neox", dict(use_qk_norm=False), ["bias", "masked_bias"]),
 ]
+
+
+@pytest.mark.parametrize("kind, gains", [("qwen2", []), ("qwen3_moe", ["q_norm.weight", "k_norm.weight"])])
+def test_windows_that_are_off(kind, gains, tmp_path):
+    fields = dict(num_attention_heads=1, num_key_value_heads=1, head_dim=D)
+    plain = written(tmp_path / "plain", model(tmp_path / "model", kind, fields, gains))
+    off = dict(sliding_window=3, use_sliding_window=False)
+    assert written(tmp_path / "off", model(tmp_path / "model", kind, {**fields, **off}, gains)) == plain
 
 
 def test_biases(tmp_path):
