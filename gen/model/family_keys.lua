@@ -101,8 +101,8 @@ M.windows = slid
 
 -- The same if it is switched on.
 function M.switched(c)
-  local has = c:has "sliding_window"
-  return has and c:flag("use_sliding_window", false) and slid(c) or {}
+  local has, on = c:has "sliding_window", c:flag("use_sliding_window", false)
+  return has and on and slid(c) or {}
 end
 
 -- transformers takes a mistral with layer_types for a ministral, which reads them, but not one that is a part.

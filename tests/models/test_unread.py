@@ -123,8 +123,11 @@ HARMLESS = [  # nothing there, or nothing that changes attention
 def test_windows_that_are_off(kind, gains, tmp_path):
     fields = dict(num_attention_heads=1, num_key_value_heads=1, head_dim=D)
     plain = written(tmp_path / "plain", model(tmp_path / "model", kind, fields, gains))
-    off = dict(sliding_window=3, use_sliding_window=False)
-    assert written(tmp_path / "off", model(tmp_path / "model", kind, {**fields, **off}, gains)) == plain
+    for rows in 3, None:
+        path = model(tmp_path / "model", kind, fields, gains)
+        config = {**json.loads((path / "config.json").read_text()), "sliding_window": rows, "use_sliding_window": False}
+        (path / "config.json").write_text(json.dumps(config))
+        assert written(tmp_path / f"off {rows}", path) == plain
 
 
 def test_biases(tmp_path):
