@@ -3,6 +3,7 @@
 local host = require "host"
 local errors = require "command.errors"
 local isas = require "isa.init"
+local shell = require "base.shell"
 
 local M = {}
 
@@ -37,23 +38,12 @@ function M.joined(...)
   return all
 end
 
--- A word for the shell, in quotes where it needs them.
-function M.quoted(word)
-  return word:find("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
-end
-
-function M.command_line(words)
-  local all = {}
-  for i, word in ipairs(words) do all[i] = M.quoted(word) end
-  return table.concat(all, " ")
-end
-
 -- Puts a text in the place of each {name} of a launcher or a stage.
 function M.put(text, values) return (text:gsub("{(%w*)}", values)) end
 
 -- The command of the shell that runs a program through a launcher, if there is one.
 function M.launched(words, launcher)
-  local text = M.command_line(words)
+  local text = shell.line(words)
   return launcher and M.put(launcher, { [""] = text }) or text
 end
 

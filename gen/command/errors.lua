@@ -6,9 +6,11 @@
 --   { status }                end with that status
 --   a text                    a mistake in the generator, shown with its traceback
 --
--- `more` is a list of further errors.
+-- `more` is a list of further errors. `command`, beside a message, has the words of a command that ends it: a file may
+-- have any name, so they are quoted. A command that has no room is left out, for a part of it would be another one.
 
 local host = require "host"
+local shell = require "base.shell"
 local wording = require "base.wording"
 
 local M = {}
@@ -35,8 +37,9 @@ local function text_of(e)
     local value = e.value ~= nil and " = " .. M.show(e.value) or ""
     text = ("config: %s%s: %s"):format(M.show(e.key), value, e.rule)
   end
-  text = text:gsub("%c", "?")
-  return #text <= 400 and text or text:sub(1, 200) .. "..." .. text:sub(-197)
+  if #text > 400 then text = text:sub(1, 200) .. "..." .. text:sub(-197) end
+  local command = e.command and ": " .. shell.line(e.command) or ""
+  return ((#text + #command <= LONGEST and text .. command or text):gsub("%c", "?"))
 end
 
 -- The mistakes that the longest message has room for.

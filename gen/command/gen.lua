@@ -5,6 +5,7 @@ local build = require "command.build"
 local describe = require "kernel.describe"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
+local shell = require "base.shell"
 local takes = require "command.takes"
 
 -- Raises all mistakes at once: -o is missing, and the config may be wrong too.
@@ -24,12 +25,12 @@ local function run(args)
 
   local paths, bytes, emulated = {}, 0, build.emulated(cfg)
   for i, file in ipairs(files) do
-    paths[i] = build.quoted(args.output .. "/" .. file.name)
+    paths[i] = shell.word(args.output .. "/" .. file.name)
     if not file.name:match("^mhagen%.") then bytes = bytes + #file.text end
   end
   local sources = build.sources(args.output, files, function() return true end)
   local cc = emulated and emulated.cc or "cc"
-  local compile = build.command_line(build.joined({ cc, "-O2", "-c" }, sources))
+  local compile = shell.line(build.joined({ cc, "-O2", "-c" }, sources))
   errors.must(host.print(describe.written(all, paths, bytes, compile)))
   return 0
 end

@@ -13,6 +13,7 @@ local onnxruntime = require "command.onnxruntime"
 local options = require "options.init"
 local pack = require "plan.pack"
 local packed_file = require "command.packed_file"
+local shell = require "base.shell"
 local tables = require "command.tables"
 local takes = require "command.takes"
 local unread = require "model.unread"
@@ -266,7 +267,7 @@ end
 
 local function compile_line(args, files, cfg)
   local emulated = build.emulated(cfg)
-  return build.command_line(build.joined({ emulated and emulated.cc or "cc", "-O2", "-c" },
+  return shell.line(build.joined({ emulated and emulated.cc or "cc", "-O2", "-c" },
     args.embed and { "-I", args.output } or {},
     build.sources(args.output, files, function() return true end)))
 end

@@ -18,6 +18,7 @@ local layers_of = require "model.layers"
 local model_text = require "model.text"
 local onnx_ends = require "onnx.ends"
 local onnx_graph = require "onnx.replace"
+local shell = require "base.shell"
 local takes = require "command.takes"
 local wording = require "base.wording"
 
@@ -273,7 +274,7 @@ function M.compile(args, files, cfg)
   if why then
     error({ message = ("%s: %s: %s; its sources are written"):format(library, why, build.telling_line(output)) }, 0)
   end
-  return build.command_line(command)
+  return shell.line(command)
 end
 
 return M

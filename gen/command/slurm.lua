@@ -13,6 +13,7 @@ local errors = require "command.errors"
 local ninja = require "command.ninja"
 local row_files = require "command.row_files"
 local shards = require "lab.shards"
+local shell = require "base.shell"
 local sweep = require "lab.sweep"
 
 local must = errors.must
@@ -142,7 +143,7 @@ local function submit(at, left)
   -- nobody knows.
   local name = "mhagen-" .. host.hash(("%s %.9f"):format(at.dir, host.clock()))
   note(at.dir, name)
-  local task = build.command_line { host.program, "sweep-shard", name } .. ' "$SLURM_ARRAY_TASK_ID"'
+  local task = shell.line { host.program, "sweep-shard", name } .. ' "$SLURM_ARRAY_TASK_ID"'
   if at.jobs then task = task .. " --jobs " .. at.jobs end
   local output = must(ask(build.joined(
     { "sbatch", "--nodes=1", "--exclusive", "--requeue" }, options,

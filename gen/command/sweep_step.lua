@@ -9,6 +9,7 @@ local generate = require "kernel.generate"
 local isas = require "isa.init"
 local row_files = require "command.row_files"
 local same = require "lab.same"
+local shell = require "base.shell"
 local sweep = require "lab.sweep"
 
 local must = errors.must
@@ -127,7 +128,7 @@ end
 local function run_program(at, row, step, arguments)
   local program, settings = { at.dir .. "/program" }, at.settings
   if settings.stage then
-    local places = { src = build.quoted(program[1]), dst = build.quoted(at.id) }
+    local places = { src = shell.word(program[1]), dst = shell.word(at.id) }
     shell_step(row, step, settings.timeout, { "/bin/sh", "-c", build.put(settings.stage, places) })
     program = { "./" .. at.id }
   end

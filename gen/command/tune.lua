@@ -12,6 +12,7 @@ local kernel = require "command.kernel"
 local name = require "options.name"
 local options = require "options.init"
 local laboratory = require "command.tune_lab"
+local shell = require "base.shell"
 local takes = require "command.takes"
 local tune = require "lab.tune"
 local tuning = require "lab.tuning"
@@ -139,7 +140,7 @@ local function outcome(record, path, ratio, least)
   local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
     or "the default is kept: nothing was faster by more than 1 % in 4 of 5 paired runs"
   return ("%s\n%s: %d schedules tried in %.0f s\nmhagen gen %s %s -o DIR\n"):format(what, path, record.tried,
-    record.seconds, record.shape, build.quoted("tuned=" .. path))
+    record.seconds, record.shape, shell.word("tuned=" .. path))
 end
 
 local function run(args)

@@ -13,6 +13,7 @@ local build = require "command.build"
 local errors = require "command.errors"
 local isas = require "isa.init"
 local json = require "base.json"
+local shell = require "base.shell"
 local template = require "base.template"
 local tune = require "lab.tune"
 local version = require "base.version"
@@ -318,7 +319,7 @@ function M.new(dir, args)
                 flags = table.concat(build.compiler(host.cc), " "), hash = host.hash }
   local own = setmetatable({
     lab = lab, dir = dir, args = args, trace = lab.trace, compiler = lab.compiler, flags = lab.flags,
-    command = build.command_line(build.compiler(host.cc)), start = host.clock(), before = 0, generations = 0,
+    command = shell.line(build.compiler(host.cc)), start = host.clock(), before = 0, generations = 0,
     last = last, ends = last, -- seconds when what runs is ended: of a search the budget
   }, Lab)
   function lab.name(words) return "c_" .. host.hash(words) end

@@ -80,7 +80,7 @@ local function refuse_others(dir)
   for _, row in ipairs(others) do
     local path = dir .. "/" .. row[1]
     if host.exists(path) and must(host.head(path)):find(row[2]) then
-      error({ message = ("%s: no model.safetensors; %s %s"):format(dir, row[1], row[3]:format(dir)) }, 0)
+      error({ message = ("%s: no model.safetensors; %s %s"):format(dir, row[1], row[3]) }, 0)
     end
   end
 end
@@ -124,12 +124,13 @@ local function open_folder(dir)
   return model
 end
 
--- What is to be done about a file of several, or nil.
-local function split_text(path, values)
+-- What a file of several is, and the command that joins them; or nil.
+local function split_of(path, values)
   local number, count = values["split.no"], values["split.count"]
   if math.type(number) ~= "integer" or math.type(count) ~= "integer" or count < 2 then return nil end
-  return ("is part %d of %d; llama-gguf-split --merge %s OUT.gguf joins them"):format(
-    number + 1, count, (path:gsub("%d+(%-of%-%d+%.gguf)$", "00001%1")))
+  local first = path:gsub("%d+(%-of%-%d+%.gguf)$", "00001%1")
+  return ("is part %d of %d; llama-gguf-split joins them"):format(number + 1, count),
+    { "llama-gguf-split", "--merge", first, "OUT.gguf" }
 end
 
 local MOST_PARTS = 1 << 12
@@ -163,10 +164,10 @@ local parts_of_gguf = {
 
 local function open_gguf(path)
   local all, values = gguf(open(path), path, host.type_size)
-  local split = split_text(path, values)
+  local split, joins = split_of(path, values)
   if split then
     all, values = open_parts(path, values["split.count"])
-    if not all then error({ message = ("%s: %s"):format(path, split) }, 0) end
+    if not all then error({ message = ("%s: %s"):format(path, split), command = joins }, 0) end
   end
   for _, row in ipairs(parts_of_gguf) do
     if values["general.type"] == row[1] then error({ message = ("%s: %s"):format(path, row[2]) }, 0) end
@@ -250,10 +251,10 @@ function M.find_tensors(texts)
   end
   for key, text in pairs(texts) do
     local path, name = place_of(text)
-    local split = values[path] and split_text(path, values[path])
-    local part = split and "; the file " .. split or ""
+    local split, joins = split_of(path, values[path] or {})
     all[key] = not name and found[path] or found[path][name]
-      or error({ message = ("%s: tensor %s is missing%s"):format(path, errors.show(name), part) }, 0)
+      or error({ message = ("%s: tensor %s is missing%s"):format(path, errors.show(name),
+                   split and "; the file " .. split or ""), command = joins }, 0)
   end
   return all
 end

@@ -16,6 +16,7 @@ local config = require "options.config"
 local json = require "base.json"
 local name = require "options.name"
 local results = require "lab.results"
+local shell = require "base.shell"
 local template = require "base.template"
 local version = require "base.version"
 
@@ -201,9 +202,6 @@ function M.config_file(cfg)
   return ("return { %s }\n"):format(table.concat(words, ", "))
 end
 
--- A text as Ninja's shell takes it.
-local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
-
 -- The text of build.ninja. program: the path of mhagen; arch_of(cfg): the architecture that a config's program
 -- is for; place: the directory of Ninja's log and the locks. For a shard the first step and the common files
 -- are there already.
@@ -235,7 +233,7 @@ function M.ninja(configs, program, arch_of, place)
     end
   end
   return template.file("sweep.ninja.in", {
-    version = version, place = place, command = shell_word(program):gsub("%$", "$$"), common = table.concat(common),
+    version = version, place = place, command = shell.word(program):gsub("%$", "$$"), common = table.concat(common),
     configs = table.concat(lines), prepared = table.concat(outputs.generate, " "),
     checked = table.concat(outputs.check, " "), timed = table.concat(outputs.time, " "),
   })

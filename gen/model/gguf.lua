@@ -65,8 +65,8 @@ return function(file, path, type_size)
   at:magic("GGUF", "GGUF")
   local version = at:number("I4", "version")
   if version == 2 << 24 or version == 3 << 24 then
-    at:fail("is big-endian; gguf-convert-endian of Python's gguf changes that in place: gguf-convert-endian %s little",
-            path)
+    error({ message = path .. ": is big-endian; gguf-convert-endian of Python's gguf changes that in place",
+            command = { "gguf-convert-endian", path, "little" } }, 0)
   end
   if version ~= 2 and version ~= 3 then at:fail("version %d; 2 and 3 are read", version) end
   local count, keys = at:number("I8", "number of tensors"), at:number("I8", "number of keys")

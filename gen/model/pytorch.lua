@@ -15,6 +15,8 @@ local storages = {
 }
 
 local ZIP, BEFORE = "PK\3\4", "^\x80.\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19" -- of versions before 1.6
+local WRITE_ANEW = "import sys, torch; path = sys.argv[1]; " ..
+  "torch.save(torch.load(path, \"cpu\", weights_only=True), path)"
 
 local function is(value, kind) return type(value) == "table" and value.kind == kind end
 
@@ -113,8 +115,8 @@ end
 local function refuse_kinds(file, path)
   local head = cursor.new(file, path):bytes(math.min(16, file:size()), "head")
   if head:find(BEFORE) then
-    error({ message = ("%s: is of PyTorch before 1.6; this writes it anew: python3 -c \"import torch; p = '%s'; " ..
-      "torch.save(torch.load(p, 'cpu', weights_only=True), p)\""):format(path, path) }, 0)
+    error({ message = path .. ": is of PyTorch before 1.6; torch.save writes it anew",
+            command = { "python3", "-c", WRITE_ANEW, path } }, 0)
   end
   if head:sub(1, 4) ~= ZIP then error({ message = path .. ": is no torch.save's file" }, 0) end
 end

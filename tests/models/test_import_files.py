@@ -3,6 +3,7 @@ what is left of runs that are killed. Files are written by hand."""
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import struct
@@ -249,7 +250,7 @@ def split(**keys):
 def test_parts_of_gguf(tmp_path):
     """One of several files has a part of the tensors: `pack` says so, `model` reads all of them."""
     path, other = tmp_path / "a-00002-of-00003.gguf", tmp_path / "b.gguf"
-    told = f"is part 2 of 3; llama-gguf-split --merge {tmp_path}/%s OUT.gguf joins them\n"
+    told = f"is part 2 of 3; llama-gguf-split joins them: llama-gguf-split --merge {tmp_path}/%s OUT.gguf\n"
     for file, first in (path, "a-00001-of-00003.gguf"), (other, "b.gguf"):
         file.write_bytes(split(no=1, count=3))
         assert message("pack", *SHAPE, f"wq={file}:x", "-o", tmp_path / "out") == (
@@ -260,6 +261,36 @@ def test_parts_of_gguf(tmp_path):
     assert "a-00001-of-00003.gguf: is not part 1 of 3" in message("model", path, *MODEL, "-o", tmp_path / "out")
     path.write_bytes(split(no=0, count=1))
     assert "general.architecture: is missing" in message("model", path, *MODEL, "-o", tmp_path / "out")
+
+
+# Names of files that are commands too; with the last one a command is too long for a message.
+NAMES = ["a b", "$(touch ran)", "`touch ran`", "'; touch ran; '", '"; touch ran; "', "-x", "'; touch ran #" * 17]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_names_of_files_in_commands(name, tmp_path):
+    """What a message says to run is run, by a shell and without the programs: each gets the name, and nothing else is
+    run."""
+    (tmp_path / "bin").mkdir()
+    for program in "python3", "llama-gguf-split", "gguf-convert-endian":
+        (tmp_path / "bin" / program).write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+        (tmp_path / "bin" / program).chmod(0o755)
+    folder = bert(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(dict(weight_map=dict(x=name + ".bin"))))
+    files = {folder / f"{name}.bin": b"\x80\2\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
+             tmp_path / f"{name}.gguf": split(no=1, count=3), tmp_path / f"{name}2.gguf": b"GGUF\0\0\0\2"}
+    for path, data in files.items():
+        path.write_bytes(data)
+        told = message("model", folder if path.parent == folder else path, *MODEL, "-o", tmp_path / "out")
+        command = re.search(": ((?:python3 -c|llama-gguf-split|gguf-convert-endian) .*)", told)
+        if name == NAMES[-1]:
+            assert not command
+            continue
+        command = command[1]
+        got = run("sh", "-c", command, cwd=tmp_path, env=dict(os.environ, PATH=f"{tmp_path}/bin:{os.environ['PATH']}"))
+        assert str(path) in got.split("\0") and got.count("\0") == (2 if "endian" in command else 3)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_gguf_of_big_endian_machines(tmp_path):
