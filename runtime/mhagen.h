@@ -36,7 +36,7 @@
  *
  * Errors against float64, s being the largest |score|:
  *
- *   ||y - ref|| <= error * max(1, s/16) * ||ref||   norms of at least 32 rows of attention weights
+ *   ||y - ref|| <= error * max(1, s/8) * ||ref||    norms of at least 32 rows of attention weights
  *                                                   and 64 columns, where results do not cancel
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
@@ -60,9 +60,9 @@
  * their own. Where exceptions trap (feenableexcept), call runs and fills by mhagen_call_quietly.
  * Packing and threads of a pool switch traps off by themselves.
  *
- * Where weights are integers times scales (weight_dtype), error is 3e-2 for int8, and 2e-1
+ * Where weights are integers times scales (weight_dtype), error is 3e-2 for int8, and 2.4e-1
  * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
- * 9e-2 * c, c being the root mean square of the largest |w| of groups over that of all weights.
+ * 1e-1 * c, c being the root mean square of the largest |w| of groups over that of all weights.
  * unit is 1/254 or 1/8. |W| is then the largest that shares its scale, and the second bound has
  * e^x - 1 for x = n * unit * (1 + S).
  */
@@ -290,7 +290,7 @@ typedef struct mhagen_kernel {
   mhagen_status (*self_test)(void); /* have the compiler's flags left the arithmetic as it is? */
   const mhagen_need *needs; /* what a run needs of mhagen_args */
   int need_count;
-  double error; /* what the norm of all errors is of that of all results, above, for s <= 16 */
+  double error; /* what the norm of all errors is of that of all results, above, for s <= 8 */
   double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32; of int8 as
                    a part of the largest one of its row or column */
   int window_left, window_right; /* where the options say so */

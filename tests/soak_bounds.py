@@ -4,6 +4,7 @@ tcc compiles and links them with the checker in one go, and each computes rows o
 scalar, for tcc knows no vectors: `fuzz.py --draws` does few kernels of the other ISAs.
 
   python3 tests/soak_bounds.py --kernels 100000
+  python3 tests/soak_bounds.py --climb 40       the bound of norms: kernels and data near those that came next to it
 """
 import argparse
 import pathlib
@@ -18,6 +19,14 @@ import tools
 from tools import MHAGEN, ROOT, cpu_time, schema
 
 TOGETHER = 100
+KEPT = 8  # configs of each type, from which the next ones of a climb are made
+CLIMBED = 1e6  # flops: rows of 64 columns take so many
+
+# What rounds operands, each with a bound of its own.
+ROUNDED = [{}, *({key: name} for name in ("bf16", "f16") for key in ("dtype", "attend_dtype", "io_dtype",
+                                                                      "weight_dtype")),
+           {"dtype": "f16", "sum_dtype": "f16"}, {"dtype": "int8"}, {"weight_dtype": "int8"},
+           {"weight_dtype": "int4"}, {"strassen": "true"}]
 
 
 def draw(rng, rows, seen):
@@ -50,9 +59,10 @@ class Soak:
             self.support.append(directory / f"{source.stem}.o")
             must("gcc", "-std=c11", "-O2", "-I", ROOT / "runtime", "-c", source, "-o", self.support[-1])
 
-    def batch(self, count):
+    def run(self, configs, *options):
+        """Each config that is not refused, and what the checker says of it."""
         out = self.directory
-        configs = {f"c{i}": draw(self.rng, self.rows, self.seen) for i in range(count)}
+        configs = {f"c{i}": config for i, config in enumerate(configs)}
         (out / "configs").write_text("".join(f"isa=scalar name={name} {fuzz.text(config)}\n"
                                              for name, config in configs.items()))
         for refused in re.findall(r" name=(\w+)", must(ROOT / "build/mhagen-many", out, out / "configs")):
@@ -66,7 +76,7 @@ class Soak:
         must("tcc", "-I", out, "-I", ROOT / "tests/check", out / "main.c", *(out / f"{name}.c" for name in configs),
              out / "mhagen.c", *self.support, "-o", out / "check", "-lm", "-pthread")
         seed = self.rng.randrange(1 << 30)
-        _, output = fuzz.execute([out / "check", "--terse", "--seed", seed, "--draws", self.options.draws])
+        _, output = fuzz.execute([out / "check", "--terse", "--seed", seed, *options])
         found = {name: (verdict, text) for verdict, name, text in
                  re.findall(r"^(ok|FAIL) (\w+) (.*)$", output, re.M)}
         for name, config in configs.items():
@@ -75,8 +85,13 @@ class Soak:
             if verdict == "FAIL":
                 self.failed += 1
                 print(f"FAIL {text}\n  again: python3 tests/fuzz.py --replay '{fuzz.text(config)}' --isa scalar "
-                      f"--cc gcc --seed {seed} --draws {self.options.draws}", flush=True)
-                continue
+                      f"--cc gcc --seed {seed} {' '.join(map(str, options))}", flush=True)
+            else:
+                yield config, text
+
+    def batch(self, count):
+        configs = [draw(self.rng, self.rows, self.seen) for _ in range(count)]
+        for config, text in self.run(configs, "--draws", self.options.draws):
             error, draws = re.search(r"err=(\S+) .*draws=(\d+)", text).groups()
             self.draws += int(draws)
             if float(error) > self.worst:
@@ -86,10 +101,44 @@ class Soak:
         return (f"bounds    {self.kernels - self.failed} ok, {self.failed} failed, {self.refused} refused, "
                 f"{self.draws} draws, worst {self.worst:.3f} of the bound ({fuzz.text(self.worst_config or {})})")
 
+    def near(self, config):
+        """Another one, with one or two of the keys of a drawn one, or other extents."""
+        other = fuzz.random_config(self.rng, self.rows)
+        keys = self.rng.sample(sorted({*config, *other}), 2) if self.rng.random() < .3 else []
+        changed = {key: value for key, value in {**config, **{key: other.get(key) for key in keys}}.items()
+                   if value is not None}
+        for key in self.rng.sample(["h", "d_model", "dk", "seq"], 1 + (not keys)):
+            changed[key] = max(1, round(changed[key] * 2 ** self.rng.uniform(-1, 1)))
+        return changed if fuzz.flops(changed) <= CLIMBED else config
+
+    def climb(self, steps):
+        """Of each type the configs whose errors are nearest to the bound of norms, found from those before."""
+        start = {"h": 2, "d_model": 64, "dk": 32, "seq": 9}
+        best = [[(0.0, start)] for _ in ROUNDED]
+        for step in range(steps):
+            drawn = {}
+            for row, kept in zip(ROUNDED, best):
+                for _ in range(TOGETHER // len(ROUNDED)):
+                    drawn[fuzz.text({**self.near(self.rng.choice(kept)[1]), **row})] = kept
+            configs = [dict(word.split("=") for word in line.split()) for line in drawn]
+            for config, text in self.run(configs, "--climb", self.options.draws):
+                error, bound = map(float, re.search(r"err=(\S+) bound=(\S+)", text).groups())
+                kept = drawn[fuzz.text(config)]
+                kept.append((error / bound, {key: int(value) if value.isdigit() else value
+                                             for key, value in config.items()}, text))
+                kept.sort(key=lambda item: -item[0])
+                del kept[KEPT:]
+            print(f"step {step}: {self.kernels} kernels, {self.failed} failed, {self.refused} refused", flush=True)
+        for row, kept in zip(ROUNDED, best):
+            if len(kept[0]) > 2:
+                print(f"{fuzz.text(row) or 'float32':20} {kept[0][0]:.3f} of its bound: {fuzz.text(kept[0][1])}: "
+                      f"{kept[0][2]}")
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--kernels", type=int, default=100000)
+    parser.add_argument("--climb", type=int, metavar="STEPS", help="the bound of norms, by so many steps of a climb")
     parser.add_argument("--draws", type=int, default=100, help="of each kernel")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
@@ -98,6 +147,9 @@ def main():
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mhagen-bounds-") as directory:
         soak = Soak(pathlib.Path(directory), options)
+        if options.climb:
+            soak.climb(options.climb)
+            return soak.failed > 0
         while soak.kernels < options.kernels and time.time() - started < options.seconds:
             soak.batch(min(TOGETHER, options.kernels - soak.kernels))
             if soak.kernels // 1000 > (soak.kernels - TOGETHER) // 1000:

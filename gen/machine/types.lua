@@ -5,14 +5,16 @@
 local M = {}
 
 -- name, doc; bytes of a number in memory, c = its type in C; unit = its largest rounding, as a part of a number;
--- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most 16; error_of_sums =
--- that where sums of projections are of it as well;
+-- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most M.SCORES;
+-- error_of_sums = that where sums of projections are of it as well;
 -- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; or quantized, where rows
 -- of A and columns of B are integers times a scale of theirs, and projects alone; ops, those that an ISA has to have
 -- for it; packs, whether packing rounds to it (mhagen.h); least and most, between which sums of rounded weights have to
 -- be where the type has not the range of float32; pair and store_pairs, the ops that make words of two numbers; stored,
 -- the same type as it lies in callers' arrays, where it can: load and store are the ops for it, if not those of
 -- float32.
+M.SCORES = 8 -- with larger ones the error grows as they do
+
 M.names, M.by_name = {}, {}
 M.of_attention = {} -- the names of those that attention may have
 
@@ -44,10 +46,10 @@ local function add_rounded(row)
 end
 
 add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the range of float32", bytes = 4, c = "float",
-              unit = 2.0 ^ -8, error = 8e-3, pair = "pair",
+              unit = 2.0 ^ -8, error = 1.2e-2, pair = "pair",
               store_pairs = "store_pairs" }
 add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
-              c = "float", unit = 2.0 ^ -11, error = 1e-3, error_of_sums = 2e-3, least = 2.0 ^ -8, most = 2.0 ^ 14,
+              c = "float", unit = 2.0 ^ -11, error = 1.5e-3, error_of_sums = 3e-3, least = 2.0 ^ -8, most = 2.0 ^ 14,
               pair = "pair_f16", store_pairs = "store_pairs_f16" }
 
 -- What rows of a cache may be: those types, and integers with a scale for each row and head. `unit` is then a part of
@@ -94,7 +96,7 @@ M.short_words = { name = "pairs of int8", bytes = 4, c = "int8_pair" }
 --   name, bits   bits of a number, of which so many are in_word
 --   op, ops      the op that makes floats of a word's numbers, and those that an ISA may lack
 --   unit, error  as above; of integers unit is a part of the largest number that shares a scale
---   scores       up to which the error is so, if not 16
+--   scores       up to which the error is so, if not M.SCORES
 --   type         numbers of this type, which have no scale; else integers times a scale
 --   columns      a scale is that of a column, else that of a group of its rows
 --   deinterleave  a vector of words has the first numbers of as many columns as it has lanes, then the second ones
@@ -116,7 +118,7 @@ add_short("bf16", "bf16_half")
 add_short("f16", "f16_halves", true)
 
 M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, unit = 0.5 / 127, error = 3e-2 }
-M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 2e-1, scores = 4 }
+M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 2.4e-1, scores = 4 }
 
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2

@@ -107,6 +107,10 @@ static void check(const mhagen_kernel *kernel, const mhagen_kernel *alone,
     check_draws(c);
     return;
   }
+  if (options->climb) {
+    check_climb(c);
+    return;
+  }
   check_self_test(c);
   check_pack(c);
   check_numbers(c);
@@ -158,13 +162,14 @@ int mhagen_check_alone(const mhagen_kernel *kernel, const mhagen_kernel *alone,
 }
 
 int mhagen_check_main(const mhagen_kernel *const *kernels, int count, int argc, char **argv) {
-  mhagen_check_options options = {1, "1,2,5", 0, 0};
+  mhagen_check_options options = {1, "1,2,5", 0, 0, 0};
   int first = argc, failed = 0;
   for (int i = 1; i < argc && first == argc; i++) {
     const char *value = i + 1 < argc ? argv[i + 1] : "";
     if (!strcmp(argv[i], "--terse")) options.terse = 1;
     else if (!strcmp(argv[i], "--seed")) options.seed = strtoull(value, NULL, 0), i++;
     else if (!strcmp(argv[i], "--draws")) options.draws = atoi(value), i++;
+    else if (!strcmp(argv[i], "--climb")) options.climb = atoi(value), i++;
     else if (!strcmp(argv[i], "--threads")) options.threads = value, i++;
     else first = i;
   }

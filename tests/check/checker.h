@@ -11,6 +11,7 @@ typedef struct mhagen_check_options {
   const char *threads; /* sizes of the pools to run on, such as "1,2,5" */
   int terse;           /* one line per kernel */
   int draws;           /* if not 0, only the rows of so many draws of nasty data are checked */
+  int climb;           /* if not 0, only norms are, of so many sets of data that come nearer to their bound */
 } mhagen_check_options;
 
 /* Checks one kernel in a child process, so that a crash is reported like any other failure. Prints to
@@ -23,7 +24,7 @@ int mhagen_check_alone(const mhagen_kernel *kernel, const mhagen_kernel *alone,
                        unsigned long long seed);
 
 /* A main program: checks each kernel, or those that the command line names. Usage:
- *   [--seed N] [--threads 1,2,5] [--terse] [--draws N] [NAME...]
+ *   [--seed N] [--threads 1,2,5] [--terse] [--draws N] [--climb N] [NAME...]
  * Terse lines are `ok NAME err=.. bound=.. s=..` (with --draws `ok NAME err=.. bound=1 worst=.. draws=..`,
  * the worst error of a row over its bound, and in which draw), `FAIL NAME (where) why` or `skip NAME why`. */
 int mhagen_check_main(const mhagen_kernel *const *kernels, int count, int argc, char **argv);

@@ -159,6 +159,14 @@ static void make_cancel(checker *c, int weights, int bias, int input) {
   }
 }
 
+data_set near(checker *c, const data_set *set) {
+  data_set other = *set;
+  other.score *= pow(2, normal(c));
+  if (chance(c, .3)) other.bias = fabs(other.bias + .3 * normal(c));
+  if (chance(c, .3)) other.rise = chance(c, .5) ? uniform(c, 0, 10) : 0;
+  return other;
+}
+
 int draw_nasty(checker *c) {
   const double apart = pow(10, uniform(c, -8, 0));
   data_set set = {.same_rows = chance(c, .05)}; /* one call a statement: their order is fixed */

@@ -256,7 +256,8 @@ static double allowed(const checker *c, norms sum, double bound) {
   return few && c->rounded.y ? fmax(bound, 2 * sqrt(sum.of_type / sum.size)) : bound;
 }
 
-static void require_bound(checker *c, double score, norms y, norms probs) {
+/* Returns the largest error as a part of its bound. */
+static double require_bound(checker *c, double score, norms y, norms probs) {
   const double promised = mhagen_promised_error(c->kernel, score), of_y = allowed(c, y, promised),
                of_probs = allowed(c, probs, promised);
   const int worse = relative(probs) / of_probs > relative(y) / of_y;
@@ -271,31 +272,52 @@ static void require_bound(checker *c, double score, norms y, norms probs) {
   char beside[40] = "";
   if (has(c, MHAGEN_PROBS)) snprintf(beside, sizeof beside, ", of probs %.1e", relative(probs));
   note(c, "error %.1e%s, bound %.1e, largest score %.3g", relative(y), beside, bound, score);
+  return error / bound;
 }
 
 void require_bound_of_many(checker *c, double score, norms y, norms probs) {
   if (c->kernel->h * y.rows >= 32 && width(c) * y.runs >= 64) require_bound(c, score, y, probs);
 }
 
-void check_numbers(checker *c) {
+/* The largest error of a set of data as a part of its bound. */
+static double check_set(checker *c, const data_set *set, size_t at) {
   const int columns = c->flops * 64 / width(c) <= 3e7 ? 64 : 8, rows = c->kernel->h * c->kernel->seq;
   int draws = (columns - 1 + width(c)) / width(c);
   while (draws * rows < 32 && c->flops * draws <= 3e6) draws++;
-  for (size_t i = 0; i < SETS; i++) {
-    const data_set *set = &sets[i];
-    if (c->flops > set->limit || (set->low > 0 && !has(c, MHAGEN_MASK_ADD))) continue;
-    c->part = set->name;
-    double score = 0;
-    norms y = {0}, probs = {0};
-    for (int j = 0; j < draws; j++) {
-      draw_and_pack(c, set);
-      run(c, (enum place)((i + (size_t)j) % PLACES), 0xFF, RUN, NULL);
-      compare(c, set->bias > 0, &y, &probs);
-      score = fmax(score, c->score);
-    }
-    if (set->same_rows && c->kernel->h * draws < 32) probs = (norms){0}; /* one row of weights for each head */
-    require_bound(c, score, y, probs);
+  double score = 0;
+  norms y = {0}, probs = {0};
+  for (int j = 0; j < draws; j++) {
+    draw_and_pack(c, set);
+    run(c, (enum place)((at + (size_t)j) % PLACES), 0xFF, RUN, NULL);
+    compare(c, set->bias > 0, &y, &probs);
+    score = fmax(score, c->score);
   }
+  if (set->same_rows && c->kernel->h * draws < 32) probs = (norms){0}; /* one row of weights for each head */
+  return require_bound(c, score, y, probs);
+}
+
+void check_numbers(checker *c) {
+  for (size_t i = 0; i < SETS; i++) {
+    if (c->flops > sets[i].limit || (sets[i].low > 0 && !has(c, MHAGEN_MASK_ADD))) continue;
+    c->part = sets[i].name;
+    check_set(c, &sets[i], i);
+  }
+}
+
+/* Errors are far below the bound of norms nearly everywhere. So each set is near the worst so far. */
+void check_climb(checker *c) {
+  data_set best = {.input = 1, .score = 3, .value = 1};
+  double most = 0;
+  char part[80];
+  c->part = part;
+  for (int i = 0; i < c->options.climb; i++) {
+    const data_set set = near(c, &best);
+    snprintf(part, sizeof part, "score %.3g, bias %.3g, rise %.3g", set.score, set.bias, set.rise);
+    const double of_bound = check_set(c, &set, (size_t)i);
+    if (of_bound > most) most = of_bound, best = set;
+  }
+  printf("ok %s err=%.3g bound=%.3g s=%.3g (score %.3g, bias %.3g, rise %.3g)\n", c->kernel->name, c->error, c->bound,
+         c->score_of_error, best.score, best.bias, best.rise);
 }
 
 void check_draws(checker *c) {

@@ -188,6 +188,8 @@ void fill_tables(checker *c);
 /* Scores of any size, ties of large ones, cancellation, constants, rows that rise or are alike. Returns
  * whether there are biases. */
 int draw_nasty(checker *c);
+/* A set of data near one of random data. */
+data_set near(checker *c, const data_set *set);
 
 /* ---- checker_numbers.c ---- */
 
@@ -204,6 +206,7 @@ void require_bound_of_many(checker *c, double score, norms y, norms probs);
 void check_numbers(checker *c);
 /* Instead of all else: rows of many draws, fewer where one takes long. */
 void check_draws(checker *c);
+void check_climb(checker *c);
 
 /* ---- checker_bits.c ---- */
 

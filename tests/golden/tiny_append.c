@@ -12,7 +12,7 @@
  *             output    tiles 1x3, k2
  *   numbers   rows of the cache in int8;
  *             sums in float32;
- *             error at most 0.03 for scores up to 16
+ *             error at most 0.03 for scores up to 8
  *   cost      120 flops; 704 bytes packed, 768 bytes of workspace
  *             256 bytes of cache for each batch entry
  *   bytes     entry     xt 96; context 8; projected 128; task 448

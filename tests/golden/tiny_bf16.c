@@ -13,7 +13,7 @@
  *             output    tiles 2x3, k3
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
- *             error at most 0.008 for scores up to 16
+ *             error at most 0.012 for scores up to 8
  *   cost      128 flops; 320 bytes packed, 512 bytes of workspace
  *   bytes     entry     context 24; rounded_q 24; projected 64; task 320
  *             projected queries 24
@@ -729,7 +729,7 @@ const mhagen_kernel tiny_bf16_kernel = {
   .self_test = tiny_bf16_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
-  .error = 0.008,
+  .error = 0.012,
   .unit = 0x1p-8,
   .dtype = "bf16",
   .folds = MHAGEN_FOLD_BV | MHAGEN_FOLD_MERGE_K | MHAGEN_FOLD_MERGE_V,

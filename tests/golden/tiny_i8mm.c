@@ -13,7 +13,7 @@
  *             output    the context itself; it is not projected
  *   numbers   operands of projections in int8, of attention in bf16;
  *             sums in int32 and float32;
- *             error at most 0.03 for scores up to 16
+ *             error at most 0.03 for scores up to 8
  *   cost      380 flops; 256 bytes packed, 960 bytes of workspace
  *   bytes     entry     words_v 192; scales_v 20; projected 192; task 512
  *             projected values 48; keys 80

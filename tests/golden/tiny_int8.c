@@ -13,7 +13,7 @@
  *             output    tiles 3x9, k2
  *   numbers   operands of projections in int8, of attention in f32;
  *             sums in int32 and float32;
- *             error at most 0.03 for scores up to 16
+ *             error at most 0.03 for scores up to 8
  *   cost      504 flops; 704 bytes packed, 1,344 bytes of workspace
  *   bytes     entry     context 64; context_words 64; context_scales 32; words_q 96;
  *                       scales_q 12; projected 384; task 576

@@ -12,7 +12,7 @@
  *             output    tiles 3x5, k4
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
- *             error at most 0.008 for scores up to 16
+ *             error at most 0.012 for scores up to 8
  *   cost      1,104 flops; 896 bytes packed, 3,072 bytes of workspace
  *   bytes     entry     xt 192; context 256; pairs_q 96; pairs_k 160; pairs_v 160;
  *                       projected 384; task 1,728
@@ -965,7 +965,7 @@ const mhagen_kernel tiny_pairs_kernel = {
   .self_test = tiny_pairs_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
-  .error = 0.008,
+  .error = 0.012,
   .unit = 0x1p-8,
   .dtype = "bf16",
   .folds = MHAGEN_FOLD_BK | MHAGEN_FOLD_BV | MHAGEN_FOLD_POWERS,

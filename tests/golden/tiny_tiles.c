@@ -12,7 +12,7 @@
  *             output    tiles 3x32, 3x2, k1
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
- *             error at most 0.008 for scores up to 16
+ *             error at most 0.012 for scores up to 8
  *   cost      1,704 flops; 7,680 bytes packed, 6,976 bytes of workspace
  *   bytes     entry     xt 1,088; context 64; pairs_q 2,304; context_rows 1,152;
  *                       projected 256; task 2,112
@@ -1040,7 +1040,7 @@ const mhagen_kernel tiny_tiles_kernel = {
   .self_test = tiny_tiles_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
-  .error = 0.008,
+  .error = 0.012,
   .unit = 0x1p-8,
   .dtype = "bf16",
   .folds = MHAGEN_FOLD_BK | MHAGEN_FOLD_BV | MHAGEN_FOLD_POWERS,

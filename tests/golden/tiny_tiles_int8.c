@@ -13,7 +13,7 @@
  *             output    tiles 2x9, k1
  *   numbers   operands of projections in int8, of attention in f32;
  *             sums in int32 and float32;
- *             error at most 0.03 for scores up to 16
+ *             error at most 0.03 for scores up to 8
  *   cost      320 flops; 4,288 bytes packed, 3,840 bytes of workspace
  *   bytes     entry     context 128; context_words 64; context_scales 64; words_q 1,088;
  *                       scales_q 8; context_rows 1,088; projected 384; task 960

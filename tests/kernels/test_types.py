@@ -146,12 +146,12 @@ def test_what_the_files_say(tmp_path):
         own, floats_ = (int(size.replace(",", "")) for size in sizes.groups())
         assert 4 * own == floats_
     said = explain(*shape, "attend_dtype=f16")
-    assert "operands of projections in f32, of attention in f16" in said and "error at most 0.001" in said
+    assert "operands of projections in f32, of attention in f16" in said and "error at most 0.0015" in said
 
 
 @pytest.mark.parametrize("config, says", [
-    ("isa=avx512_fp16", "sums in float32; error at most 0.001"),
-    ("isa=avx512_fp16 sum_dtype=f16", "sums in f16 and float32; error at most 0.002"),
+    ("isa=avx512_fp16", "sums in float32; error at most 0.0015"),
+    ("isa=avx512_fp16 sum_dtype=f16", "sums in f16 and float32; error at most 0.003"),
     ("isa=avx512 sum_dtype=f16", "sum_dtype not here: avx512 does not add it "),
     ("isa=avx512_fp16 sum_dtype=f16 weight_dtype=int8", "sum_dtype not here: projections have no pairs ")])
 def test_what_explain_says_of_sums(config, says):
@@ -163,7 +163,7 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     shape = "h=2 d_model=40 dk=4 seq=5 isa=scalar weight_dtype=int4 group=16".split()
     run(MHAGEN, "gen", *shape, "name=k", "-o", tmp_path)
     text = (tmp_path / "k.c").read_text()
-    for said in ('.weight_dtype = "int4"', ".group = 16", ".quant_bits = 4", ".quant_group = 16", ".error = 0.2",
+    for said in ('.weight_dtype = "int4"', ".group = 16", ".quant_bits = 4", ".quant_group = 16", ".error = 0.24",
                  ".unit = 0x1p-3", "MHAGEN_WEIGHT_DTYPE"):
         assert said in text, said
     said = explain(*shape)
@@ -171,7 +171,7 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     run(MHAGEN, "gen", *shape, "value_weight_dtype=int8", "name=v", "-o", tmp_path)
     text = (tmp_path / "v.c").read_text()
     for said in ('.weight_dtype = "int4"', '.value_weight_dtype = "int8"', ".quant_bits = 4", ".value_quant_count = ",
-                 ".error = 0.2", "MHAGEN_WEIGHT_DTYPE | MHAGEN_VALUE_WEIGHT_DTYPE"):
+                 ".error = 0.24", "MHAGEN_WEIGHT_DTYPE | MHAGEN_VALUE_WEIGHT_DTYPE"):
         assert said in text, said
     said = explain(*shape, "value_weight_dtype=int8")
     assert "with a scale for 16 rows of a column, those of values of 8 bits; sums" in said
@@ -183,7 +183,7 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     assert abs(sizes["int4 value_weight_dtype=int8"] - (sizes["int8"] + 3 * sizes["int4"]) / 4) < 2000, sizes
     run(MHAGEN, "gen", *shape, "dtype=int8", "name=i", "-o", tmp_path)
     text = (tmp_path / "i.c").read_text()
-    for said in ('.dtype = "int8"', '.weight_dtype = "int4"', ".quant_beside = 1", ".quant_bytes = 1", ".error = 0.2"):
+    for said in ('.dtype = "int8"', '.weight_dtype = "int4"', ".quant_beside = 1", ".quant_bytes = 1", ".error = 0.24"):
         assert said in text, said
     said = explain(*shape, "dtype=int8")
     assert "attention in f32" in said and "integers of 4 bits, with a scale for 16 rows of a column" in said
@@ -200,7 +200,7 @@ def test_int4_weights_and_int8_rows(shape, isa):
     check(*shape.split(), "dtype=int8", "weight_dtype=int4", f"isa={isa}")
 
 
-@pytest.mark.parametrize("kind, error, unit", [("bf16", "0.008", "0x1p-8"), ("f16", "0.001", "0x1p-11")])
+@pytest.mark.parametrize("kind, error, unit", [("bf16", "0.012", "0x1p-8"), ("f16", "0.0015", "0x1p-11")])
 def test_what_the_files_say_of_weights_of_16_bits(kind, error, unit, tmp_path):
     shape = f"h=2 d_model=40 dk=4 seq=5 isa=scalar weight_dtype={kind}".split()
     run(MHAGEN, "gen", *shape, "name=k", "-o", tmp_path)
