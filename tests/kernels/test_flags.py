@@ -164,6 +164,26 @@ def test_self_test_sees(compiler, flags, bench, tmp_path):
     assert outcome(X86, compiler, flags, bench, tmp_path, bare) == TOLD
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines' compilers link nothing of the kind")
+def test_flags_of_the_link(tmp_path):
+    """As docs/flags.md says: a program that is linked with -ffast-math has zeros for subnormal numbers, which the
+    self-test does not see. Others have the same bits."""
+    generate(tmp_path, "h=2 d_model=20 dk=6 seq=19 causal=true", "scalar")
+    run("gcc", "-O1", *WARNINGS, "-c", ROOT / "tests/kernels/link_test.c", tmp_path / "kernel.c", tmp_path / "mhagen.c",
+        f"-I{tmp_path}", cwd=tmp_path)
+
+    def linked(*command):
+        run(*command, *(tmp_path / f"{name}.o" for name in ("link_test", "kernel", "mhagen")), "-lm", "-pthread",
+            "-o", tmp_path / "test")
+        return run(tmp_path / "test").splitlines()
+
+    ordinary, tiny = linked("gcc")
+    assert ordinary.startswith("numbers") and tiny.startswith("numbers")
+    assert linked("gcc", "-ffast-math")[0] == ordinary  # newer ones of gcc leave the others too
+    same, zeros = linked(CLANGS[0], "-ffast-math")
+    assert same == ordinary and zeros.startswith("zeros")
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_environment(isa, tmp_path):
     """Packing and the self-test raise nothing but what is inexact, and another rounding mode has its status."""
