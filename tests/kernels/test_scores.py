@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from reference_lib import Generated, drawn_isa
-from tools import COVER, ISAS, ROOT, check, generate, native, run, shared
+from tools import COVER, ISAS, ROOT, check, generate, in_turn, native, run, shared
 
 TOY = ROOT / "build/mhagen-toy-scores"
 SOURCE = (ROOT / "tests/toys/toy_score.lua").read_text()
@@ -44,7 +44,9 @@ def test_toy_scores_random(meaning):
     no longer huge; without ALiBi, for the reference knows by which maximum its rounded weights are made."""
     isas = ",".join(isa for isa in ISAS if native(isa))
     run(sys.executable, ROOT / "tests/fuzz.py", "--mhagen", TOY, "--isa", isas, "--count", 4, "--cc", "gcc",
-        "--without", "strassen,project,layout,io_dtype,scores,alibi", env={**os.environ, "REFERENCE_FLAGS": meaning})
+        "--without", "strassen,project,layout,io_dtype,scores,alibi",
+        *in_turn([[], ["--sanitize", "address,undefined"]], "toy_scores")[0],
+        env={**os.environ, "REFERENCE_FLAGS": meaning})
 
 
 def test_maxima_that_rise_among_huge_scores(meaning):

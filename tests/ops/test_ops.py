@@ -3,12 +3,14 @@ floats, tapes run without a compiler, and the toy ISA passes the checker."""
 import functools
 import itertools
 import os
+import random
 import re
 import subprocess
 import sys
 
 import pytest
 
+import fuzz
 import tools
 from tools import CLANGS, COMPILERS, ISAS, ROOT, WARNINGS, compiler_for, emulation, in_turn, native, runner_for
 
@@ -180,16 +182,44 @@ def test_toy_way():
     assert len((ROOT / "tests/toys/toy_way.lua").read_text().splitlines()) <= 50
 
 
+def staged(config, folder, *flags):
+    """The toy stage's kernel beside the same one without it."""
+    for name, residual in ("with", "true"), ("without", "false"):
+        tools.run(ROOT / "build/mhagen-toy", "gen", *config.split(), "isa=scalar", f"residual={residual}",
+                  f"name={name}", "-o", folder)
+    sources = [folder / "with.c", folder / "without.c", folder / "mhagen.c", ROOT / "tests/toys/toy_stage_test.c"]
+    tools.run("gcc", "-std=c11", "-O1", *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o", folder / "test")
+    env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    assert tools.run(folder / "test", env=env) == "ok\n", config
+
+
 @pytest.mark.parametrize("config", ["h=3 d_model=37 dk=5 seq=37 causal=true", "h=2 d_model=16 dk=8 seq=9 unroll=full"])
 def test_toy_stage(config, tmp_path):
     """A stage is a file and a line: its order, tasks and text come from the list of stages."""
-    for name, residual in ("with", "true"), ("without", "false"):
-        tools.run(ROOT / "build/mhagen-toy", "gen", *config.split(), "isa=scalar", f"residual={residual}",
-                  f"name={name}", "-o", tmp_path)
-    sources = [tmp_path / "with.c", tmp_path / "without.c", tmp_path / "mhagen.c", ROOT / "tests/toys/toy_stage_test.c"]
-    tools.run("gcc", "-std=c11", "-O1", f"-I{tmp_path}", *sources, "-pthread", "-lm", "-o", tmp_path / "test")
-    assert tools.run(tmp_path / "test") == "ok\n"
+    staged(config, tmp_path)
+    for other in "y_width=5", "io_dtype=bf16", "project=qkv":  # rows of X are not those of Y
+        command = [ROOT / "build/mhagen-toy", "explain", *config.split(), "isa=scalar", "residual=true", other]
+        result = subprocess.run(command, text=True, capture_output=True)
+        assert result.returncode == 2 and "residual = true: must be false with" in result.stderr
     assert len((ROOT / "tests/toys/toy_stage.lua").read_text().splitlines()) <= 50
+
+
+@pytest.mark.long
+def test_toy_stage_drawn(tmp_path):
+    """In drawn configs nothing is touched beyond an array, or one line says what the stage is not for."""
+    rng, rows = random.Random(tools.seed_of("toy_stage")), tools.schema(ROOT / "build/mhagen-toy")
+    keys = ["h", "d_model", "dk", "dv", "seq", "batch", "causal", "y_width", "io_dtype", "project", "unroll", "dtype"]
+    ran = 0
+    while ran < 2:
+        drawn = fuzz.random_config(rng, rows)
+        config = fuzz.text({key: drawn[key] for key in keys if key in drawn})
+        told = subprocess.run([ROOT / "build/mhagen-toy", "explain", *config.split(), "isa=scalar", "residual=true"],
+                              text=True, capture_output=True)
+        if told.returncode:
+            assert told.stderr.startswith("mhagen: config: ")
+            continue
+        ran += 1
+        staged(config, tmp_path / str(ran), "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def test_toy_isa_is_small():
@@ -223,4 +253,6 @@ def test_toy_type_is_small():
 
 @pytest.mark.long
 def test_toy_isa_random():
-    passes(sys.executable, "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy", "--count", "4")
+    """The toy ISA, way, option and type in drawn configs, which touch nothing beyond an array."""
+    passes(sys.executable, "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy,toy_fours", "--count", "1",
+           "--sanitize", "address,undefined")

@@ -215,7 +215,7 @@ def test_strassen_is_a_stage():
 
 def test_no_files_outside_the_host():
     names = ["io", "os", "debug", "dofile", "loadfile", "loadstring"]
-    wall([rf"\b{name}\.\w|\"{name}\"" for name in names], [ROOT / "tests/unit/unit.lua"], PURE)  # which asks for none
+    wall([rf"\b{name}\.\w|\"{name}\"" for name in names], [ROOT / "tests/unit/unit.lua"], PURE)  # it asks for none
     assert not hits(r"\b(?:dofile|loadfile|loadstring)\b", PURE)
     # The host's functions are for the commands, but for the texts that are embedded in the program, and
     # the JSON library, which sees values alone.

@@ -6,7 +6,10 @@ local groups = require "schedule.groups"
 local M = { phase = "residual", title = "residual" }
 
 M.option = { key = "residual", kind = "flag", default = false, name = "_residual", word = "residual",
-             excludes = { { key = "q_len", why = "whose other rows stay" } }, doc = "adds X to Y" }
+             excludes = { { key = "q_len", why = "whose other rows stay" },
+                          { key = "y_width", why = "where rows of X have another width" },
+                          { key = "io_dtype", why = "where X and Y are of another type" },
+                          { key = "project", lacks = "o", why = "which does not project Y" } }, doc = "adds X to Y" }
 
 function M.applies(plan, list) return plan.cfg.residual and graph.find(list, "output") end
 

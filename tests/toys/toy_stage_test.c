@@ -1,20 +1,26 @@
-/* toy_stage_test.c: whether y of kernel `with` is that of kernel `without` plus x, on one thread and in tasks. */
+/* toy_stage_test.c: whether y of kernel `with` is that of kernel `without` plus x, on one thread and in tasks. Arrays
+ * have their size on the heap, where a sanitizer sees what is beyond. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "with.h"
 #include "without.h"
 
-enum { NUMBERS = WITH_SEQ * WITH_D_MODEL, WEIGHTS = 4 * WITH_D_MODEL * WITH_HEADS * WITH_DK };
+enum { NUMBERS = WITH_BATCH * WITH_SEQ * WITH_D_MODEL, KEYS = WITH_D_MODEL * WITH_HEADS * WITH_DK,
+       VALUES = WITH_D_MODEL * WITH_HEADS * WITH_DV };
 
-static void *buffer(size_t bytes) { return aligned_alloc(MHAGEN_ALIGN, (bytes + 4095) / 4096 * 4096); }
+static void *buffer(size_t bytes) { return aligned_alloc(MHAGEN_ALIGN, (bytes + 63) / 64 * 64); }
+
+static float *drawn(int count) {
+  static unsigned state = 1;
+  float *x = malloc((size_t)count * sizeof *x);
+  for (int i = 0; i < count; ++i) x[i] = (float)((state = state * 1664525u + 1013904223u) >> 16) / 65536 - 0.5f;
+  return x;
+}
 
 int main(void) {
-  static float w[WEIGHTS], x[NUMBERS], y[2][NUMBERS], plain[NUMBERS];
-  unsigned state = 1;
-  for (int i = 0; i < WEIGHTS; ++i) w[i] = (float)((state = state * 1664525u + 1013904223u) >> 16) / 65536 - 0.5f;
-  for (int i = 0; i < NUMBERS; ++i) x[i] = (float)((state = state * 1664525u + 1013904223u) >> 16) / 65536 - 0.5f;
-  const mhagen_weights weights = {.wq = w, .wk = w + WEIGHTS / 4, .wv = w + WEIGHTS / 2, .wo = w + WEIGHTS / 4 * 3};
+  const mhagen_weights weights = {.wq = drawn(KEYS), .wk = drawn(KEYS), .wv = drawn(VALUES), .wo = drawn(VALUES)};
+  float *x = drawn(NUMBERS), *plain = drawn(NUMBERS), *y[2] = {drawn(NUMBERS), drawn(NUMBERS)};
   void *packed[2] = {buffer(WITH_PACKED_BYTES), buffer(WITHOUT_PACKED_BYTES)};
   mhagen_args args = {.q = x, .y = plain, .packed = packed[1], .workspace = buffer(WITHOUT_WORKSPACE_BYTES)};
   mhagen_pool *pool = mhagen_pool_create(2);
