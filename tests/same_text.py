@@ -34,7 +34,7 @@ def configs(count, seed):
 def write(program, config, isa, out):
     """{name: text} of the files, or the message of the refusal."""
     command = [str(program), "gen", *config.split(), f"isa={isa}", "name=kernel", "-o", str(out)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if result.returncode:
         return {"refused": result.stderr}
     return {name: (out / name).read_text() for name in ("kernel.h", "kernel.c")}

@@ -320,7 +320,7 @@ function M.new(dir, args)
   local own = setmetatable({
     lab = lab, dir = dir, args = args, trace = lab.trace, compiler = lab.compiler, flags = lab.flags,
     command = shell.line(build.compiler(host.cc)), start = host.clock(), before = 0, generations = 0,
-    last = last, ends = last, -- seconds when what runs is ended: of a search the budget
+    last = last, ends = math.huge, -- seconds when what runs is ended: of a search the budget, of the default never
   }, Lab)
   function lab.name(words) return "c_" .. host.hash(words) end
   function lab.machine() return own.machine end

@@ -49,7 +49,7 @@ def bench(tmp_path, *args, **env):
     temp = tmp_path / "temp"
     temp.mkdir(exist_ok=True)
     result = subprocess.run([MHAGEN, "bench", "--samples", "7", *args], capture_output=True, text=True,
-                            timeout=120, env={**os.environ, "CC": quick_cc(), "TMPDIR": str(temp), **env})
+                            timeout=600, env={**os.environ, "CC": quick_cc(), "TMPDIR": str(temp), **env})
     assert list(temp.iterdir()) == []
     return result
 
@@ -264,7 +264,7 @@ def test_timeout(command, options, message, tmp_path):
     compiler.chmod(0o755)
     options += ["-o", tmp_path / "tuned/x.lua"] if command == "tune" else []
     result = subprocess.run([MHAGEN, command, *arguments(), "--timeout", "1", *options], capture_output=True,
-                            text=True, timeout=120, env={**os.environ, "CC": str(compiler)})
+                            text=True, timeout=600, env={**os.environ, "CC": str(compiler)})
     assert result.returncode == (2 if command == "tune" else 1) and re.search(message, result.stderr), result
 
 

@@ -474,7 +474,7 @@ def check(tmp_path, *args, **env):
     """Runs check with its own TMPDIR, which must be empty afterwards."""
     temp = tmp_path / "temp"
     temp.mkdir(exist_ok=True)
-    result = subprocess.run([MHAGEN, "check", *args], capture_output=True, text=True, timeout=120,
+    result = subprocess.run([MHAGEN, "check", *args], capture_output=True, text=True, timeout=600,
                             env={**os.environ, "TMPDIR": str(temp), **env})
     assert list(temp.iterdir()) == []
     return result

@@ -12,7 +12,7 @@ BASE = {"h": 2, "d_model": 32, "dk": 16, "seq": 16, "isa": "scalar"}
 
 
 def run(*args, **options):
-    return subprocess.run([MHAGEN, *map(str, args)], capture_output=True, text=True, timeout=60,
+    return subprocess.run([MHAGEN, *map(str, args)], capture_output=True, text=True, timeout=600,
                           errors="surrogateescape", **options)
 
 

@@ -101,7 +101,7 @@ class Cluster(Sweep):
     def jobs(self):
         return [json.loads(path.read_text()) for path in sorted(self.jobs_path.glob("*.job"))]
 
-    def wait_for(self, condition, seconds=30):
+    def wait_for(self, condition, seconds=600):
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end
@@ -223,7 +223,7 @@ def test_interrupt(after, cluster):
     cluster.wait_for(lambda: "shards" in (process.stdout.readline() or pytest.fail("no job")))
     time.sleep(after)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=600)
     assert process.returncode in (2, -signal.SIGINT)  # where a program runs, and where none does
     assert err.endswith("mhagen: interrupted; the job goes on, and the same command waits for it\n")
     assert len(cluster.done()) == 6 and len(cluster.jobs()) == 1 and cluster.ran() == ran_once()
@@ -244,7 +244,7 @@ def test_killed_task(cluster):
     cluster.wait_for(lambda: (cluster.out / f"configs/{name(1)}/time.row").exists())
     first = (cluster.out / f"configs/{name(1)}/time.row").read_bytes()
     cluster.kill_tasks()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert "submitted Slurm job 2" in out and len(cluster.jobs()) == 2
     rows = cluster.rows()
@@ -265,7 +265,7 @@ def test_many_kills(cluster):
             kill(process, "mhagen")
         else:
             cluster.kill_tasks()
-            process.communicate(timeout=60)
+            process.communicate(timeout=600)
         now = {path: path.read_bytes() for path in cluster.out.glob("configs/*/time.row")}
         assert before.items() <= now.items()
         before = now
@@ -419,7 +419,7 @@ class Slurm:
         with open(self.path / f"{command[0]}.log", "w") as log:
             self.daemons.append(subprocess.Popen(command, stdout=log, stderr=log, env=self.env))
 
-    def until(self, condition, seconds=30):
+    def until(self, condition, seconds=600):
         """Skips the test if it does not come, or a daemon has ended."""
         end = time.monotonic() + seconds
         while not condition():
@@ -473,7 +473,7 @@ def test_real_slurm(slurm, tmp_path):
         return slurm.ask("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split()
 
     def wait_for(condition):
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         while not condition():
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -490,7 +490,7 @@ def test_real_slurm(slurm, tmp_path):
     # Slurm lets what is requeued wait for two minutes, if nobody is in a hurry.
     wait_for(lambda: "PENDING" in slurm.ask("squeue", "--noheader", "--array", f"--jobs={job}", "--format=%T"))
     slurm.ask("scontrol", "update", f"jobid={job}_1", "starttime=now+3")
-    out, _ = second.communicate(timeout=120)
+    out, _ = second.communicate(timeout=600)
     assert second.returncode == 0, out
     assert f"Slurm job {job}: " in out and "submitted Slurm job" in out and not (sweep.out / "slurm.job").exists()
     assert before.items() <= timed().items() and len(timed()) == 6

@@ -87,7 +87,7 @@ class Sweep:
         return [self.program, "sweep", self.path / "grid.lua", "-o", self.out, *args]
 
     def run(self, *args, **env):
-        return subprocess.run(self.command(*args), capture_output=True, text=True, timeout=300,
+        return subprocess.run(self.command(*args), capture_output=True, text=True, timeout=600,
                               env={**self.env, **env})
 
     def done(self, *args, status=0, **env):
@@ -605,7 +605,7 @@ def test_interrupted_program(sweep):
     while not hanging(sweep):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    process.wait(60)
+    process.wait(600)
     assert hanging(sweep) == [] and not list(sweep.out.glob("configs/*/check.row"))
     assert sweep.done()[BASE]["status"] == "ok"
 
@@ -722,7 +722,7 @@ def test_waits_for_what_is_left_running(sweep):
         time.sleep(0.5)
         assert process.poll() is None
         fcntl.flock(steps, fcntl.LOCK_UN)
-        assert process.wait(20) == 0
+        assert process.wait(600) == 0
 
 
 def test_what_is_left_running_is_named(sweep):

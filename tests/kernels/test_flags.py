@@ -114,7 +114,7 @@ def outcome(machine, compiler, flags, bench, out, change=lambda text: text):
             return errors[0]
     run(*command, *objects, "-o", out / "check", "-lm", "-pthread")
     output = subprocess.run([*machine.runner, out / "check", "--terse", "--threads", "2"], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300).stdout
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600).stdout
     verdicts = re.findall(r"^(ok|FAIL|skip) (k\d+) (.*)$", output, re.M)
     wrong = [text for verdict, _, text in verdicts if verdict == "FAIL"]
     assert len(verdicts) == len(names) and verdicts[0][0] != "skip", output

@@ -511,7 +511,7 @@ def test_pack_blocks_of_gguf(kind, tmp_path):
 def refused(tmp_path, *command):
     """The message of a command that fails as it must: in one line, and nothing is written."""
     out = tmp_path / "refused"
-    result = subprocess.run([MHAGEN, *command, "-o", out], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([MHAGEN, *command, "-o", out], capture_output=True, text=True, timeout=600)
     assert result.returncode == 2 and re.fullmatch(r"mhagen: [^\n]{1,900}\n", result.stderr), result
     assert not out.exists() and not list(tmp_path.glob(".mhagen*"))
     return result.stderr

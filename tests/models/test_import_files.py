@@ -75,7 +75,7 @@ def bert(folder, layers=1, **config):
 
 def message(*command, program=(MHAGEN,), **options):
     """Of a command that fails as it must."""
-    result = subprocess.run([*program, *map(str, command)], capture_output=True, text=True, timeout=200, **options)
+    result = subprocess.run([*program, *map(str, command)], capture_output=True, text=True, timeout=600, **options)
     assert_refused(result, "")
     return result.stderr
 

@@ -32,7 +32,7 @@ def build(isa, compiler, source, out, *flags):
     return [*runner_for(isa), out]
 
 
-def run_test(program, *arguments, timeout=300):
+def run_test(program, *arguments, timeout=600):
     result = subprocess.run([*program, *arguments], text=True, timeout=timeout,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if result.returncode == 77:

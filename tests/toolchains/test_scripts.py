@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -24,13 +25,13 @@ esac""",
   search) for version in $THERE; do echo "clang-$version - C, C++ and Objective-C compiler"; done ;;
   show) case $2 in libclang-rt-$NO_RUNTIME-dev) exit 100 ;; esac ;;
 esac""",
-    "apt-get": 'echo "apt-get $*" >> "$LOG"; [ "$1" != "${FAIL:-}" ]',
+    "apt-get": 'echo "apt-get $*" >> "$LOG"; echo "apt: $1"; [ "$1" != "${FAIL:-}" ]',
     "systemctl": 'echo "systemctl $*" >> "$LOG"',
     "update-rc.d": 'echo "update-rc.d $*" >> "$LOG"',
     "sudo": 'echo "sudo $1" >> "$LOG"; "$@"',
     "id": "echo ${UID_IS:-0}",
 }
-TOOLS = "sh env dirname grep sed awk sort uniq wc uname"
+TOOLS = "sh env dirname grep sed awk sort uniq wc uname mkdir tail"
 
 
 class System:
@@ -42,6 +43,7 @@ class System:
             (here / "bin" / name).chmod(0o755)
         for name in TOOLS.split():
             (here / "bin" / name).symlink_to(shutil.which(name))
+        shutil.copytree(ROOT / "scripts", here / "scripts")  # logs are beside it
 
     def install(self, *kind, release="debian", **environment):
         (self.here / "os-release").write_text(f"ID={release}\n")
@@ -49,7 +51,7 @@ class System:
         return self.start("install.sh", *kind, **environment)
 
     def start(self, script, *words, **environment):
-        return subprocess.run(["sh", ROOT / "scripts" / script, *words], text=True, capture_output=True, env={
+        return subprocess.run(["sh", self.here / "scripts" / script, *words], text=True, capture_output=True, env={
             "PATH": str(self.here / "bin"), "LOG": str(self.log), "OS_RELEASE": str(self.here / "os-release"),
             "HAVE": "", "THERE": "", "NO_RUNTIME": "none", **environment})
 
@@ -90,7 +92,9 @@ def test_installed_clangs_do(system):
 
 
 def test_build_needs_little(system):
-    assert system.install().returncode == 0
+    done = system.install()
+    assert done.returncode == 0 and "apt: " not in done.stdout + done.stderr
+    assert (system.here / "build/install.log").read_text().splitlines() == ["apt: update", "apt: install"]
     assert "liblua5.4-dev" in system.asked() and not [name for name in system.asked() if "clang" in name]
     assert "munge" not in system.log.read_text()
 
@@ -135,22 +139,25 @@ def test_apt_fails(system):
     """What was masked is not left so."""
     done = system.install("tests", THERE="14 19", FAIL="install")
     assert done.returncode == 1 and "install: apt-get failed; these packages are missing:" in done.stderr
+    assert "apt: install\n" in done.stderr
     assert system.log.read_text().splitlines()[-1].startswith("systemctl unmask munge")
 
 
 # ---- what test.sh and bare.sh say ----
 
-def started(tmp_path, *words, missing="", venv=0, status=0):
-    """What test.sh does where these packages are missing; venv, status: how the environment and the tests end."""
+def started(tmp_path, *words, missing="", venv=0, status=0, told=""):
+    """What test.sh does where these packages are missing; venv, status: how the environment and the tests end; told:
+    what they print."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/test.sh", tmp_path / "scripts")
     query = "printf 'check_tests\\ncheck_grid\\ncheck_random\\nquick_random\\n'"
     for name, text in [("scripts/install.sh", f'[ "$1" != --list ] || for name in gcc {missing}; do '
                         '[ $name = gcc ] && echo installed $name || echo missing $name; done'),
                        ("scripts/venv.sh", f"exit {venv}"),
-                       ("ninja", f'[ "$1" != -t ] || exec {query}\necho "$*" >&2; exit {status}')]:
+                       ("ninja", f'[ "$1" != -t ] || exec {query}\necho "$*" >&2; cat "$0.told"; exit {status}')]:
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
+    (tmp_path / "ninja.told").write_text(told)
     return subprocess.run(["sh", tmp_path / "scripts/test.sh", *words], text=True, capture_output=True,
                           env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
 
@@ -160,8 +167,8 @@ def test_what_is_left_out(tmp_path, missing, venv, status):
     """test.sh all ends with it, and with the status of the tests."""
     done = started(tmp_path, "all", missing=missing, venv=venv, status=status)
     assert done.returncode == status
-    ran, *said = done.stderr.splitlines()
-    assert ran == "-k 0 check"
+    said = [line for line in done.stderr.splitlines() if not line.startswith("test: failed: ")]
+    assert done.stdout.splitlines()[-1] == "-k 0 check"
     assert (f"which need {missing}" in done.stderr) == bool(missing) and "gcc" not in done.stderr
     assert len(said) == 2 * bool(missing) + venv and ("of PyPI" in done.stderr) == bool(venv)
 
@@ -170,9 +177,26 @@ def test_what_is_left_out(tmp_path, missing, venv, status):
 def test_what_the_quick_tests_leave_out(tmp_path, status):
     """The parts of `ninja check` that they have nothing of, and the command that has them."""
     done = started(tmp_path, missing="cargo", status=status)
-    ran, parts, how = done.stderr.splitlines()
-    assert (done.returncode, ran) == (status, "-k 0 quick")
+    parts, how = done.stderr.splitlines()[:2]
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "-k 0 quick")
     assert parts.startswith("test: left out: grid; most of tests,") and how.startswith("test: sh scripts/test.sh all ")
+
+
+def test_what_failed_is_the_last_line(tmp_path):
+    """By the name of each test and each part; ninja since 1.12 has the status before it."""
+    told = ("FAILED: [code=1] quick_tests \nFAILED tests/a.py::test_x[h=1 dk=2] - AssertionError: x - y\n"
+            "ERROR tests/b.py::test_y\nFAIL (check) scalar\nFAILED: quick_beside \nFAILED tests/b.py::test_y\n")
+    last = started(tmp_path, status=1, told=told).stderr.splitlines()[-1]
+    assert last == ("test: failed: quick_beside, quick_tests, tests/a.py::test_x[h=1 dk=2], tests/b.py::test_y; all "
+                    "lines are in build/test.log")
+
+
+@pytest.mark.parametrize("words, status, told", [(["--help"], 0, "usage: "), (["--no-such"], 2, "")])
+def test_help_of_the_demo_installs_nothing(system, words, status, told):
+    shutil.copytree(ROOT / "examples", system.here / "examples")
+    (system.here / "bin/python3").symlink_to(sys.executable)
+    done = system.start("demo.sh", *words)
+    assert done.returncode == status and done.stdout.startswith(told) and not system.log.exists()
 
 
 def test_all_parts_run():
