@@ -98,7 +98,9 @@ if [ "$(id -u)" != 0 ]; then
   command -v sudo > /dev/null || ask "neither root nor sudo"
   sudo=sudo
 fi
-$sudo apt-get update -q
+log=$(dirname "$0")/../build/install.log
+mkdir -p "$(dirname "$log")"
+$sudo apt-get update -q > "$log" 2>&1 || { tail -n 5 "$log" >&2; ask "apt-get update failed"; }
 needed=$(missing $packages $(clangs)) # again: on a fresh system it is known only now which Clangs there are
 
 # Debian starts and enables the daemons of a package. The tests start Slurm's daemons themselves.
@@ -108,9 +110,10 @@ if [ -n "$daemons" ] && command -v systemctl > /dev/null; then
   $sudo systemctl mask $daemons
   trap '$sudo systemctl unmask $daemons' EXIT
 fi
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $needed ||
-  ask "apt-get failed"
+echo "install: $(echo $needed | wc -w) packages and what they need; apt-get's lines are in build/install.log"
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $needed >> "$log" 2>&1 ||
+  { tail -n 5 "$log" >&2; ask "apt-get failed"; }
 for daemon in $daemons; do
-  $sudo update-rc.d "$daemon" disable
+  $sudo update-rc.d "$daemon" disable >> "$log" 2>&1
 done
 [ -z "$daemons" ] || echo "install: not started, and not enabled:" $daemons
