@@ -220,11 +220,13 @@ def generate_many(out, configs):
 def stack(source):
     """Bytes of the frames of the chain of calls that takes the most, of a kernel that was compiled with -fstack-usage;
     and those that its header promises to stay below. Calls are taken from the text, for compilers move them about."""
-    frames = collections.Counter()
+    text, frames = source.read_text(), collections.Counter()
+    short = {long: name for name, long in re.findall(r"^#define (\w+) (\w+_\1)$", text, re.M)}
     for line in source.with_suffix(".su").read_text().splitlines():
         place, size, _ = line.split("\t")
-        frames[place.split(":")[-1].split(".")[0]] += int(size)  # gcc makes parts and copies of functions
-    bodies = dict(re.findall(r"^\w[^;#{}=]*?(\w+)\([^;{}()]*\) \{\n(.*?)^\}", source.read_text(), re.M | re.S))
+        name = place.split(":")[-1].split(".")[0]  # gcc makes parts and copies of functions
+        frames[short.get(name, name)] += int(size)
+    bodies = dict(re.findall(r"^\w[^;#{}=]*?(\w+)\([^;{}()]*\) \{\n(.*?)^\}", text, re.M | re.S))
     others = sum(size for name, size in frames.items() if name not in bodies)  # of an ISA, each on one line
     assert len(bodies) > 5
 

@@ -22,7 +22,7 @@ end
 function M.emit(t)
   local w, rows = t.isa.full, {}
   local params = { { kind = "const float *", name = "in" }, { kind = "float *", name = "out" } }
-  t:define({ name = "self_test", params = params, keep = true, attr = "NOINLINE",
+  t:define({ name = "arithmetic", params = params, keep = true, attr = "NOINLINE",
              doc = "Results that unsafe compiler flags would change." }, function()
     local given = {}
     for i, x in ipairs(M.inputs) do

@@ -9,6 +9,7 @@ local fold = require "rewrite.fold"
 local isas = require "isa.init"
 local known_answer = require "kernel.known_answer"
 local options = require "options.init"
+local own_names = require "kernel.own_names"
 local pack = require "plan.pack"
 local plan_of = require "plan.init"
 local record = require "plan.record"
@@ -101,8 +102,8 @@ local function cache_texts(cfg, plan)
   texts.fill_function = template.file("fill.c.in", {
     name = names.name, needs = table.concat(needs, "\n") })
   texts.fill_stub = template.file("fill_stub.c.in", {})
-  texts.cache_fields = texts.cache_fields .. ("\n  .fill = %s_fill,\n  .fill_needs = fill_needs,"):format(names.name)
-    .. "\n  .fill_need_count = sizeof fill_needs / sizeof fill_needs[0],"
+  texts.cache_fields = texts.cache_fields .. ("\n  .fill = %s_fill,\n  .fill_needs = cache_needs,"):format(names.name)
+    .. "\n  .fill_need_count = sizeof cache_needs / sizeof cache_needs[0],"
   return texts
 end
 
@@ -246,7 +247,8 @@ local function file(cfg, name, as, more)
     command = config.canonical(cfg), shape = shape_of(cfg, "\n *             "), isa = config.told(cfg, "isa"),
   }
   for key, value in pairs(more) do values[key] = value end
-  return { name = cfg.name .. as, text = template.file(name, values) }
+  local text = template.file(name, values)
+  return { name = cfg.name .. as, text = as == ".c" and own_names(text, cfg.name) or text }
 end
 
 -- The extents of a config, as values of templates, with more of them.

@@ -200,7 +200,7 @@ end
 local function fill_entry(K, b)
   local plan = K.plan
   with_pointers(K, entry_pointers(K, b, 0), {
-    name = "fill", doc = "Keys and values of one batch entry, without a loop." }, function(_, place)
+    name = "fill_forward", doc = "Keys and values of one batch entry, without a loop." }, function(_, place)
     place.heads_slot = 0
     local function run(per)
       for _, stage in ipairs(plan.filling) do

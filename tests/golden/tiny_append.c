@@ -41,6 +41,40 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_append_pack_terms
+#define pack_fills tiny_append_pack_fills
+#define weight_needs tiny_append_weight_needs
+#define weight_packing tiny_append_weight_packing
+#define put_int8 tiny_append_put_int8
+#define pinned8 tiny_append_pinned8
+#define some_int8 tiny_append_some_int8
+#define transpose_1of8 tiny_append_transpose_1of8
+#define rows_1x2_k3 tiny_append_rows_1x2_k3
+#define project_rows tiny_append_project_rows
+#define append_keys tiny_append_append_keys
+#define query_2x1of8_k3 tiny_append_query_2x1of8_k3
+#define queries_rows_1of8 tiny_append_queries_rows_1of8
+#define step_scores tiny_append_step_scores
+#define exp2_8 tiny_append_exp2_8
+#define step_weights tiny_append_step_weights
+#define step_context_1x2 tiny_append_step_context_1x2
+#define step_context tiny_append_step_context
+#define attend_1of8 tiny_append_attend_1of8
+#define output_1of8_1x3_k2 tiny_append_output_1of8_1x3_k2
+#define output_1x1of8_3 tiny_append_output_1x1of8_3
+#define run_entry tiny_append_run_entry
+#define run_all tiny_append_run_all
+#define task_transpose tiny_append_task_transpose
+#define task_keys_values tiny_append_task_keys_values
+#define task_cache_append tiny_append_task_cache_append
+#define task_attend tiny_append_task_attend
+#define task_output tiny_append_task_output
+#define arithmetic tiny_append_arithmetic
+#define phase_list tiny_append_phase_list
+#define PHASES tiny_append_PHASES
+#define run_needs tiny_append_run_needs
+
 #if TINY_APPEND_MHAGEN_VERSION != 200
 #error "tiny_append.c is of mhagen 0.2.0, tiny_append.h is not: generate both with one version"
 #endif
@@ -79,7 +113,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_APPEND_PACKED_BYTES,
   .fingerprint = 0x86DD915D561FEE0C,
   .sizes = {
@@ -93,9 +127,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_append_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_append_supported()) status = tiny_append_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -597,7 +631,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -649,14 +683,14 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "transpose", task_transpose, 0, 1, 0.375 },
   { "keys_values", task_keys_values, 0, 2, 1.5 },
   { "cache_append", task_cache_append, 0, 2, 1 },
   { "attend", task_attend, 0, 1, 5.25 },
   { "output", task_output, 0, 1, 0.75 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_append_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -678,7 +712,7 @@ mhagen_status tiny_append_self_test(void) {
   if (!tiny_append_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -690,7 +724,7 @@ mhagen_status tiny_append_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_append_supported(void) { return 0; }
@@ -700,7 +734,7 @@ mhagen_status tiny_append_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -732,8 +766,8 @@ const mhagen_kernel tiny_append_kernel = {
   .pack = tiny_append_pack,
   .run = tiny_append_run,
   .self_test = tiny_append_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.03,
   .unit = 0x1.0204081020408p-8,
   .cache_dtype = "int8",
@@ -743,7 +777,43 @@ const mhagen_kernel tiny_append_kernel = {
   .y_width = 3,
   .scale = 0.70710678118654746,
   .cache_bytes = TINY_APPEND_CACHE_BYTES,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x86DD915D561FEE0C,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef put_int8
+#undef pinned8
+#undef some_int8
+#undef transpose_1of8
+#undef rows_1x2_k3
+#undef project_rows
+#undef append_keys
+#undef query_2x1of8_k3
+#undef queries_rows_1of8
+#undef step_scores
+#undef exp2_8
+#undef step_weights
+#undef step_context_1x2
+#undef step_context
+#undef attend_1of8
+#undef output_1of8_1x3_k2
+#undef output_1x1of8_3
+#undef run_entry
+#undef run_all
+#undef task_transpose
+#undef task_keys_values
+#undef task_cache_append
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

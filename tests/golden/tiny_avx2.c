@@ -41,6 +41,44 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_avx2_pack_terms
+#define pack_fills tiny_avx2_pack_fills
+#define weight_needs tiny_avx2_weight_needs
+#define weight_packing tiny_avx2_weight_packing
+#define MINUS_MAX tiny_avx2_MINUS_MAX
+#define SUM tiny_avx2_SUM
+#define TEST tiny_avx2_TEST
+#define TOP tiny_avx2_TOP
+#define INVERSE tiny_avx2_INVERSE
+#define FALL tiny_avx2_FALL
+#define FIRST_MAX tiny_avx2_FIRST_MAX
+#define MAX_END tiny_avx2_MAX_END
+#define MAX_START tiny_avx2_MAX_START
+#define qkv_5x16_k8 tiny_avx2_qkv_5x16_k8
+#define qkv_5x8_k8 tiny_avx2_qkv_5x8_k8
+#define project_qkv_5 tiny_avx2_project_qkv_5
+#define queries_lanes_5of8 tiny_avx2_queries_lanes_5of8
+#define exp2_8 tiny_avx2_exp2_8
+#define scores_first_5x5of8 tiny_avx2_scores_first_5x5of8
+#define context_4x5of8_k5_final tiny_avx2_context_4x5of8_k5_final
+#define scores_stored_5x5of8 tiny_avx2_scores_stored_5x5of8
+#define weights_5x5of8 tiny_avx2_weights_5x5of8
+#define known_5of8 tiny_avx2_known_5of8
+#define safe_5of8 tiny_avx2_safe_5of8
+#define attend_5of8 tiny_avx2_attend_5of8
+#define output_5of8_5x8_k8 tiny_avx2_output_5of8_5x8_k8
+#define output_1x5of8_8 tiny_avx2_output_1x5of8_8
+#define run_entry tiny_avx2_run_entry
+#define run_all tiny_avx2_run_all
+#define task_keys_values tiny_avx2_task_keys_values
+#define task_attend tiny_avx2_task_attend
+#define task_output tiny_avx2_task_output
+#define arithmetic tiny_avx2_arithmetic
+#define phase_list tiny_avx2_phase_list
+#define PHASES tiny_avx2_PHASES
+#define run_needs tiny_avx2_run_needs
+
 #if TINY_AVX2_MHAGEN_VERSION != 200
 #error "tiny_avx2.c is of mhagen 0.2.0, tiny_avx2.h is not: generate both with one version"
 #endif
@@ -76,7 +114,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_AVX2_PACKED_BYTES,
   .fingerprint = 0x3023E47015C16759,
   .sizes = {
@@ -90,9 +128,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_avx2_supported()) status = tiny_avx2_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -542,7 +580,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -594,12 +632,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 1, 120 },
   { "attend", task_attend, 0, 1, 50 },
   { "output", task_output, 0, 1, 40 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_avx2_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -621,7 +659,7 @@ mhagen_status tiny_avx2_self_test(void) {
   if (!tiny_avx2_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -633,7 +671,7 @@ mhagen_status tiny_avx2_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_avx2_supported(void) { return 0; }
@@ -643,7 +681,7 @@ mhagen_status tiny_avx2_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -673,8 +711,8 @@ const mhagen_kernel tiny_avx2_kernel = {
   .pack = tiny_avx2_pack,
   .run = tiny_avx2_run,
   .self_test = tiny_avx2_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 2,
@@ -682,7 +720,47 @@ const mhagen_kernel tiny_avx2_kernel = {
   .v_width = 8,
   .y_width = 8,
   .scale = 0.5,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x3023E47015C16759,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef qkv_5x16_k8
+#undef qkv_5x8_k8
+#undef project_qkv_5
+#undef queries_lanes_5of8
+#undef exp2_8
+#undef scores_first_5x5of8
+#undef context_4x5of8_k5_final
+#undef scores_stored_5x5of8
+#undef weights_5x5of8
+#undef known_5of8
+#undef safe_5of8
+#undef attend_5of8
+#undef output_5of8_5x8_k8
+#undef output_1x5of8_8
+#undef run_entry
+#undef run_all
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -39,6 +39,52 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_avx512_pack_terms
+#define pack_fills tiny_avx512_pack_fills
+#define weight_needs tiny_avx512_weight_needs
+#define weight_packing tiny_avx512_weight_packing
+#define root16 tiny_avx512_root16
+#define MINUS_MAX tiny_avx512_MINUS_MAX
+#define SUM tiny_avx512_SUM
+#define TEST tiny_avx512_TEST
+#define TOP tiny_avx512_TOP
+#define INVERSE tiny_avx512_INVERSE
+#define FALL tiny_avx512_FALL
+#define LAST_KEY tiny_avx512_LAST_KEY
+#define FIRST_MAX tiny_avx512_FIRST_MAX
+#define MAX_END tiny_avx512_MAX_END
+#define MAX_START tiny_avx512_MAX_START
+#define transpose_5of16 tiny_avx512_transpose_5of16
+#define sums_5x8 tiny_avx512_sums_5x8
+#define keys_5x8_k8 tiny_avx512_keys_5x8_k8
+#define project_keys tiny_avx512_project_keys
+#define values_5x8_k8 tiny_avx512_values_5x8_k8
+#define project_values tiny_avx512_project_values
+#define query_8x5of16_k8 tiny_avx512_query_8x5of16_k8
+#define exp2_8 tiny_avx512_exp2_8
+#define scores_first_masked_5x5of16 tiny_avx512_scores_first_masked_5x5of16
+#define context_4x5of16_final tiny_avx512_context_4x5of16_final
+#define scores_stored_masked_5x5of16 tiny_avx512_scores_stored_masked_5x5of16
+#define weights_5x5of16 tiny_avx512_weights_5x5of16
+#define known_5of16 tiny_avx512_known_5of16
+#define context_1x5of16_final_masked tiny_avx512_context_1x5of16_final_masked
+#define safe_5of16 tiny_avx512_safe_5of16
+#define attend_5of16 tiny_avx512_attend_5of16
+#define output_5of16_5x8_k8 tiny_avx512_output_5of16_5x8_k8
+#define output_1x5of16_8 tiny_avx512_output_1x5of16_8
+#define run_entry tiny_avx512_run_entry
+#define run_all tiny_avx512_run_all
+#define task_transpose tiny_avx512_task_transpose
+#define task_keys_values tiny_avx512_task_keys_values
+#define task_attend tiny_avx512_task_attend
+#define task_output tiny_avx512_task_output
+#define exp2_16 tiny_avx512_exp2_16
+#define arithmetic tiny_avx512_arithmetic
+#define phase_list tiny_avx512_phase_list
+#define PHASES tiny_avx512_PHASES
+#define run_needs tiny_avx512_run_needs
+
 #if TINY_AVX512_MHAGEN_VERSION != 200
 #error "tiny_avx512.c is of mhagen 0.2.0, tiny_avx512.h is not: generate both with one version"
 #endif
@@ -75,7 +121,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_AVX512_PACKED_BYTES,
   .fingerprint = 0x5A1A61871FED3936,
   .sizes = {
@@ -89,9 +135,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_avx512_supported()) status = tiny_avx512_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -700,7 +746,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -752,13 +798,13 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "transpose", task_transpose, 0, 1, 2.5 },
   { "keys_values", task_keys_values, 0, 2, 40 },
   { "attend", task_attend, 0, 1, 35 },
   { "output", task_output, 0, 1, 20 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_avx512_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
@@ -780,7 +826,7 @@ mhagen_status tiny_avx512_self_test(void) {
   if (!tiny_avx512_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -792,7 +838,7 @@ mhagen_status tiny_avx512_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_avx512_supported(void) { return 0; }
@@ -802,7 +848,7 @@ mhagen_status tiny_avx512_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -833,8 +879,8 @@ const mhagen_kernel tiny_avx512_kernel = {
   .pack = tiny_avx512_pack,
   .run = tiny_avx512_run,
   .self_test = tiny_avx512_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 2,
@@ -842,7 +888,55 @@ const mhagen_kernel tiny_avx512_kernel = {
   .v_width = 8,
   .y_width = 8,
   .scale = 0.5,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x5A1A61871FED3936,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef LAST_KEY
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef transpose_5of16
+#undef sums_5x8
+#undef keys_5x8_k8
+#undef project_keys
+#undef values_5x8_k8
+#undef project_values
+#undef query_8x5of16_k8
+#undef exp2_8
+#undef scores_first_masked_5x5of16
+#undef context_4x5of16_final
+#undef scores_stored_masked_5x5of16
+#undef weights_5x5of16
+#undef known_5of16
+#undef context_1x5of16_final_masked
+#undef safe_5of16
+#undef attend_5of16
+#undef output_5of16_5x8_k8
+#undef output_1x5of16_8
+#undef run_entry
+#undef run_all
+#undef task_transpose
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

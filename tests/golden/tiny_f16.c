@@ -40,6 +40,47 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_f16_pack_terms
+#define pack_fills tiny_f16_pack_fills
+#define pack_rounded tiny_f16_pack_rounded
+#define weight_needs tiny_f16_weight_needs
+#define weight_packing tiny_f16_weight_packing
+#define MINUS_MAX tiny_f16_MINUS_MAX
+#define SUM tiny_f16_SUM
+#define TEST tiny_f16_TEST
+#define TOP tiny_f16_TOP
+#define INVERSE tiny_f16_INVERSE
+#define FALL tiny_f16_FALL
+#define FIRST_MAX tiny_f16_FIRST_MAX
+#define MAX_END tiny_f16_MAX_END
+#define MAX_START tiny_f16_MAX_START
+#define pinned8 tiny_f16_pinned8
+#define round_6 tiny_f16_round_6
+#define transpose_2of8 tiny_f16_transpose_2of8
+#define key_query_3x2of8_k3 tiny_f16_key_query_3x2of8_k3
+#define scaled_queries_3x2of8 tiny_f16_scaled_queries_3x2of8
+#define exp2_8 tiny_f16_exp2_8
+#define scores_first_2x2of8 tiny_f16_scores_first_2x2of8
+#define context_3x2of8_k2_final tiny_f16_context_3x2of8_k2_final
+#define scores_stored_2x2of8 tiny_f16_scores_stored_2x2of8
+#define weights_2x2of8 tiny_f16_weights_2x2of8
+#define known_2of8 tiny_f16_known_2of8
+#define safe_2of8 tiny_f16_safe_2of8
+#define attend_2of8 tiny_f16_attend_2of8
+#define output_2of8_2x3_k3 tiny_f16_output_2of8_2x3_k3
+#define output_1x2of8_3 tiny_f16_output_1x2of8_3
+#define run_entry tiny_f16_run_entry
+#define run_all tiny_f16_run_all
+#define task_round tiny_f16_task_round
+#define task_transpose tiny_f16_task_transpose
+#define task_attend tiny_f16_task_attend
+#define task_output tiny_f16_task_output
+#define arithmetic tiny_f16_arithmetic
+#define phase_list tiny_f16_phase_list
+#define PHASES tiny_f16_PHASES
+#define run_needs tiny_f16_run_needs
+
 #if TINY_F16_MHAGEN_VERSION != 200
 #error "tiny_f16.c is of mhagen 0.2.0, tiny_f16.h is not: generate both with one version"
 #endif
@@ -75,7 +116,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_F16_PACKED_BYTES,
   .fingerprint = 0xF3C2AD402FA26AF3,
   .sizes = {
@@ -92,9 +133,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_f16_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_f16_supported()) status = tiny_f16_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -547,7 +588,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -599,13 +640,13 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "round", task_round, 0, 1, 1.5 },
   { "transpose", task_transpose, 0, 1, 0.75 },
   { "attend", task_attend, 0, 1, 5.25 },
   { "output", task_output, 0, 1, 2.25 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_f16_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2_F16C); }
 
@@ -627,7 +668,7 @@ mhagen_status tiny_f16_self_test(void) {
   if (!tiny_f16_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -639,7 +680,7 @@ mhagen_status tiny_f16_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_f16_supported(void) { return 0; }
@@ -649,7 +690,7 @@ mhagen_status tiny_f16_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -679,8 +720,8 @@ const mhagen_kernel tiny_f16_kernel = {
   .pack = tiny_f16_pack,
   .run = tiny_f16_run,
   .self_test = tiny_f16_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.0015,
   .unit = 0x1p-11,
   .dtype = "f16",
@@ -690,7 +731,50 @@ const mhagen_kernel tiny_f16_kernel = {
   .v_width = 3,
   .y_width = 3,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xF3C2AD402FA26AF3,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_rounded
+#undef weight_needs
+#undef weight_packing
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef pinned8
+#undef round_6
+#undef transpose_2of8
+#undef key_query_3x2of8_k3
+#undef scaled_queries_3x2of8
+#undef exp2_8
+#undef scores_first_2x2of8
+#undef context_3x2of8_k2_final
+#undef scores_stored_2x2of8
+#undef weights_2x2of8
+#undef known_2of8
+#undef safe_2of8
+#undef attend_2of8
+#undef output_2of8_2x3_k3
+#undef output_1x2of8_3
+#undef run_entry
+#undef run_all
+#undef task_round
+#undef task_transpose
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -38,6 +38,38 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_full_pack_terms
+#define pack_fills tiny_full_pack_fills
+#define weight_needs tiny_full_weight_needs
+#define weight_packing tiny_full_weight_packing
+#define root16 tiny_full_root16
+#define MINUS_MAX tiny_full_MINUS_MAX
+#define SUM tiny_full_SUM
+#define TEST tiny_full_TEST
+#define TOP tiny_full_TOP
+#define INVERSE tiny_full_INVERSE
+#define FALL tiny_full_FALL
+#define FIRST_MAX tiny_full_FIRST_MAX
+#define MAX_END tiny_full_MAX_END
+#define MAX_START tiny_full_MAX_START
+#define pinned8 tiny_full_pinned8
+#define exp2_8 tiny_full_exp2_8
+#define scores_stored_3x3of16 tiny_full_scores_stored_3x3of16
+#define weights_3x3of16 tiny_full_weights_3x3of16
+#define known_3of16 tiny_full_known_3of16
+#define context_2x3of16_k3_final tiny_full_context_2x3of16_k3_final
+#define safe_3of16 tiny_full_safe_3of16
+#define forward tiny_full_forward
+#define run_entry tiny_full_run_entry
+#define run_all tiny_full_run_all
+#define task_entry tiny_full_task_entry
+#define exp2_16 tiny_full_exp2_16
+#define arithmetic tiny_full_arithmetic
+#define phase_list tiny_full_phase_list
+#define PHASES tiny_full_PHASES
+#define run_needs tiny_full_run_needs
+
 #if TINY_FULL_MHAGEN_VERSION != 200
 #error "tiny_full.c is of mhagen 0.2.0, tiny_full.h is not: generate both with one version"
 #endif
@@ -73,7 +105,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_FULL_PACKED_BYTES,
   .fingerprint = 0xC64ACF9A8924B01E,
   .sizes = {
@@ -87,9 +119,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_full_supported()) status = tiny_full_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -593,7 +625,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   const __m512 given_i0 = _mm512_set1_ps(in[0]);
   const __m512 given_i1 = _mm512_set1_ps(in[1]);
   const __m512 given_i2 = _mm512_set1_ps(in[2]);
@@ -662,10 +694,10 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "entry", task_entry, 0, 1, 8.25 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_full_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
@@ -687,7 +719,7 @@ mhagen_status tiny_full_self_test(void) {
   if (!tiny_full_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -699,7 +731,7 @@ mhagen_status tiny_full_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_full_supported(void) { return 0; }
@@ -709,7 +741,7 @@ mhagen_status tiny_full_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -739,8 +771,8 @@ const mhagen_kernel tiny_full_kernel = {
   .pack = tiny_full_pack,
   .run = tiny_full_run,
   .self_test = tiny_full_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 1,
@@ -748,7 +780,39 @@ const mhagen_kernel tiny_full_kernel = {
   .v_width = 4,
   .y_width = 4,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xC64ACF9A8924B01E,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef pinned8
+#undef exp2_8
+#undef scores_stored_3x3of16
+#undef weights_3x3of16
+#undef known_3of16
+#undef context_2x3of16_k3_final
+#undef safe_3of16
+#undef forward
+#undef run_entry
+#undef run_all
+#undef task_entry
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE

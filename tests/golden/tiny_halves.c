@@ -43,6 +43,55 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_halves_pack_terms
+#define pack_fills tiny_halves_pack_fills
+#define pack_pairs tiny_halves_pack_pairs
+#define weight_needs tiny_halves_weight_needs
+#define weight_packing tiny_halves_weight_packing
+#define root16 tiny_halves_root16
+#define f16_pair tiny_halves_f16_pair
+#define MINUS_MAX tiny_halves_MINUS_MAX
+#define SUM tiny_halves_SUM
+#define TEST tiny_halves_TEST
+#define TOP tiny_halves_TOP
+#define INVERSE tiny_halves_INVERSE
+#define FALL tiny_halves_FALL
+#define FIRST_MAX tiny_halves_FIRST_MAX
+#define MAX_END tiny_halves_MAX_END
+#define MAX_START tiny_halves_MAX_START
+#define pinned8 tiny_halves_pinned8
+#define dot_halves_8 tiny_halves_dot_halves_8
+#define add_pairs_8 tiny_halves_add_pairs_8
+#define fma_halves_8 tiny_halves_fma_halves_8
+#define add_halves_8 tiny_halves_add_halves_8
+#define halves_8 tiny_halves_halves_8
+#define narrow_3x130 tiny_halves_narrow_3x130
+#define values_3x2_k65_safe tiny_halves_values_3x2_k65_safe
+#define values_3x2_k65 tiny_halves_values_3x2_k65
+#define project_values tiny_halves_project_values
+#define queries_lanes_1of16 tiny_halves_queries_lanes_1of16
+#define scaled_queries_2x1of16 tiny_halves_scaled_queries_2x1of16
+#define exp2_8 tiny_halves_exp2_8
+#define scores_first_3x1of16 tiny_halves_scores_first_3x1of16
+#define context_2x1of16_k3_final tiny_halves_context_2x1of16_k3_final
+#define scores_stored_3x1of16 tiny_halves_scores_stored_3x1of16
+#define weights_3x1of16 tiny_halves_weights_3x1of16
+#define known_1of16 tiny_halves_known_1of16
+#define safe_1of16 tiny_halves_safe_1of16
+#define y_rows_1of16 tiny_halves_y_rows_1of16
+#define attend_1of16 tiny_halves_attend_1of16
+#define run_entry tiny_halves_run_entry
+#define run_all tiny_halves_run_all
+#define task_narrow tiny_halves_task_narrow
+#define task_keys_values tiny_halves_task_keys_values
+#define task_attend tiny_halves_task_attend
+#define exp2_16 tiny_halves_exp2_16
+#define arithmetic tiny_halves_arithmetic
+#define phase_list tiny_halves_phase_list
+#define PHASES tiny_halves_PHASES
+#define run_needs tiny_halves_run_needs
+
 #if TINY_HALVES_MHAGEN_VERSION != 200
 #error "tiny_halves.c is of mhagen 0.2.0, tiny_halves.h is not: generate both with one version"
 #endif
@@ -70,7 +119,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wv), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_HALVES_PACKED_BYTES,
   .fingerprint = 0x661EEA2817FFE9F9,
   .sizes = {
@@ -87,9 +136,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_halves_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_halves_supported()) status = tiny_halves_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -724,7 +773,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -776,12 +825,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "narrow", task_narrow, 0, 1, 24.4 },
   { "keys_values", task_keys_values, 0, 1, 48.8 },
   { "attend", task_attend, 0, 1, 0.75 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_halves_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512_FP16); }
 
@@ -803,7 +852,7 @@ mhagen_status tiny_halves_self_test(void) {
   if (!tiny_halves_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -815,7 +864,7 @@ mhagen_status tiny_halves_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_halves_supported(void) { return 0; }
@@ -825,7 +874,7 @@ mhagen_status tiny_halves_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -857,8 +906,8 @@ const mhagen_kernel tiny_halves_kernel = {
   .pack = tiny_halves_pack,
   .run = tiny_halves_run,
   .self_test = tiny_halves_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.003,
   .unit = 0x1p-11,
   .project = 4,
@@ -869,7 +918,58 @@ const mhagen_kernel tiny_halves_kernel = {
   .v_width = 130,
   .y_width = 2,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x661EEA2817FFE9F9,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_pairs
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef f16_pair
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef pinned8
+#undef dot_halves_8
+#undef add_pairs_8
+#undef fma_halves_8
+#undef add_halves_8
+#undef halves_8
+#undef narrow_3x130
+#undef values_3x2_k65_safe
+#undef values_3x2_k65
+#undef project_values
+#undef queries_lanes_1of16
+#undef scaled_queries_2x1of16
+#undef exp2_8
+#undef scores_first_3x1of16
+#undef context_2x1of16_k3_final
+#undef scores_stored_3x1of16
+#undef weights_3x1of16
+#undef known_1of16
+#undef safe_1of16
+#undef y_rows_1of16
+#undef attend_1of16
+#undef run_entry
+#undef run_all
+#undef task_narrow
+#undef task_keys_values
+#undef task_attend
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -43,6 +43,57 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_i8mm_pack_terms
+#define pack_fills tiny_i8mm_pack_fills
+#define pack_quants tiny_i8mm_pack_quants
+#define weight_needs tiny_i8mm_weight_needs
+#define weight_packing tiny_i8mm_weight_packing
+#define bf16_pair tiny_i8mm_bf16_pair
+#define int8_word tiny_i8mm_int8_word
+#define MINUS_MAX tiny_i8mm_MINUS_MAX
+#define SUM tiny_i8mm_SUM
+#define TEST tiny_i8mm_TEST
+#define TOP tiny_i8mm_TOP
+#define INVERSE tiny_i8mm_INVERSE
+#define FALL tiny_i8mm_FALL
+#define FIRST_MAX tiny_i8mm_FIRST_MAX
+#define MAX_END tiny_i8mm_MAX_END
+#define MAX_START tiny_i8mm_MAX_START
+#define SCORES tiny_i8mm_SCORES
+#define words_4 tiny_i8mm_words_4
+#define mmla_bytes_4 tiny_i8mm_mmla_bytes_4
+#define pair_4 tiny_i8mm_pair_4
+#define store_pairs_4 tiny_i8mm_store_pairs_4
+#define dot_odd_4 tiny_i8mm_dot_odd_4
+#define quantize_rows_4x17 tiny_i8mm_quantize_rows_4x17
+#define quantize_rows_1x17 tiny_i8mm_quantize_rows_1x17
+#define quantize_5x17 tiny_i8mm_quantize_5x17
+#define values_4x2_k6 tiny_i8mm_values_4x2_k6
+#define values_1x2_k6 tiny_i8mm_values_1x2_k6
+#define project_values tiny_i8mm_project_values
+#define copy_keys tiny_i8mm_copy_keys
+#define queries_lanes_1of4 tiny_i8mm_queries_lanes_1of4
+#define scaled_queries_2x1of4 tiny_i8mm_scaled_queries_2x1of4
+#define exp2_4 tiny_i8mm_exp2_4
+#define scores_first_5x1of4 tiny_i8mm_scores_first_5x1of4
+#define context_2x1of4_k5_final tiny_i8mm_context_2x1of4_k5_final
+#define scores_stored_5x1of4 tiny_i8mm_scores_stored_5x1of4
+#define weights_5x1of4 tiny_i8mm_weights_5x1of4
+#define known_1of4 tiny_i8mm_known_1of4
+#define safe_1of4 tiny_i8mm_safe_1of4
+#define y_rows_1of4 tiny_i8mm_y_rows_1of4
+#define attend_1of4 tiny_i8mm_attend_1of4
+#define run_entry tiny_i8mm_run_entry
+#define run_all tiny_i8mm_run_all
+#define task_quantize tiny_i8mm_task_quantize
+#define task_keys_values tiny_i8mm_task_keys_values
+#define task_attend tiny_i8mm_task_attend
+#define arithmetic tiny_i8mm_arithmetic
+#define phase_list tiny_i8mm_phase_list
+#define PHASES tiny_i8mm_PHASES
+#define run_needs tiny_i8mm_run_needs
+
 #if TINY_I8MM_MHAGEN_VERSION != 200
 #error "tiny_i8mm.c is of mhagen 0.2.0, tiny_i8mm.h is not: generate both with one version"
 #endif
@@ -70,7 +121,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wv), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_I8MM_PACKED_BYTES,
   .fingerprint = 0x2FCEFCFEBB12F53E,
   .sizes = {
@@ -90,9 +141,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_i8mm_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_i8mm_supported()) status = tiny_i8mm_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -831,7 +882,7 @@ static void task_attend(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   float32x4_t given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = vdupq_n_f32(in[i]);
   /* a product is rounded, then a sum */
@@ -883,12 +934,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "quantize", task_quantize, 0, 1, 31.9 },
   { "keys_values", task_keys_values, 0, 2, 52.5 },
   { "attend", task_attend, 0, 1, 5 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_i8mm_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON_I8MM); }
 
@@ -910,7 +961,7 @@ mhagen_status tiny_i8mm_self_test(void) {
   if (!tiny_i8mm_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 4);
 }
 
@@ -922,7 +973,7 @@ mhagen_status tiny_i8mm_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_i8mm_supported(void) { return 0; }
@@ -932,7 +983,7 @@ mhagen_status tiny_i8mm_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -964,8 +1015,8 @@ const mhagen_kernel tiny_i8mm_kernel = {
   .pack = tiny_i8mm_pack,
   .run = tiny_i8mm_run,
   .self_test = tiny_i8mm_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.03,
   .unit = 0x1.0204081020408p-8,
   .project = 4,
@@ -976,7 +1027,60 @@ const mhagen_kernel tiny_i8mm_kernel = {
   .v_width = 17,
   .y_width = 2,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x2FCEFCFEBB12F53E,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_quants
+#undef weight_needs
+#undef weight_packing
+#undef bf16_pair
+#undef int8_word
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef SCORES
+#undef words_4
+#undef mmla_bytes_4
+#undef pair_4
+#undef store_pairs_4
+#undef dot_odd_4
+#undef quantize_rows_4x17
+#undef quantize_rows_1x17
+#undef quantize_5x17
+#undef values_4x2_k6
+#undef values_1x2_k6
+#undef project_values
+#undef copy_keys
+#undef queries_lanes_1of4
+#undef scaled_queries_2x1of4
+#undef exp2_4
+#undef scores_first_5x1of4
+#undef context_2x1of4_k5_final
+#undef scores_stored_5x1of4
+#undef weights_5x1of4
+#undef known_1of4
+#undef safe_1of4
+#undef y_rows_1of4
+#undef attend_1of4
+#undef run_entry
+#undef run_all
+#undef task_quantize
+#undef task_keys_values
+#undef task_attend
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -43,6 +43,45 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_int4_pack_terms
+#define pack_fills tiny_int4_pack_fills
+#define pack_quants tiny_int4_pack_quants
+#define weight_needs tiny_int4_weight_needs
+#define weight_packing tiny_int4_weight_packing
+#define nearest tiny_int4_nearest
+#define scale2 tiny_int4_scale2
+#define MINUS_MAX tiny_int4_MINUS_MAX
+#define SUM tiny_int4_SUM
+#define TEST tiny_int4_TEST
+#define TOP tiny_int4_TOP
+#define INVERSE tiny_int4_INVERSE
+#define FALL tiny_int4_FALL
+#define FIRST_MAX tiny_int4_FIRST_MAX
+#define MAX_END tiny_int4_MAX_END
+#define MAX_START tiny_int4_MAX_START
+#define word_at tiny_int4_word_at
+#define queries_lanes_1 tiny_int4_queries_lanes_1
+#define exp2_1 tiny_int4_exp2_1
+#define scores_first_1x1 tiny_int4_scores_first_1x1
+#define context_9x1_k1_final tiny_int4_context_9x1_k1_final
+#define scores_stored_1x1 tiny_int4_scores_stored_1x1
+#define weights_1x1 tiny_int4_weights_1x1
+#define known_1 tiny_int4_known_1
+#define safe_1 tiny_int4_safe_1
+#define attend_1 tiny_int4_attend_1
+#define output_1_1x2_k8 tiny_int4_output_1_1x2_k8
+#define output_1_1x2_k1_add tiny_int4_output_1_1x2_k1_add
+#define output_1x1_2 tiny_int4_output_1x1_2
+#define run_entry tiny_int4_run_entry
+#define run_all tiny_int4_run_all
+#define task_attend tiny_int4_task_attend
+#define task_output tiny_int4_task_output
+#define arithmetic tiny_int4_arithmetic
+#define phase_list tiny_int4_phase_list
+#define PHASES tiny_int4_PHASES
+#define run_needs tiny_int4_run_needs
+
 #if TINY_INT4_MHAGEN_VERSION != 200
 #error "tiny_int4.c is of mhagen 0.2.0, tiny_int4.h is not: generate both with one version"
 #endif
@@ -70,7 +109,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_INT4_PACKED_BYTES,
   .fingerprint = 0x69755D2DB5F48723,
   .sizes = {
@@ -90,9 +129,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_int4_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_int4_supported()) status = tiny_int4_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -502,7 +541,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   float given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = in[i];
   /* a product is rounded, then a sum */
@@ -552,11 +591,11 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 10 },
   { "output", task_output, 0, 1, 18 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_int4_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 
@@ -578,7 +617,7 @@ mhagen_status tiny_int4_self_test(void) {
   if (!tiny_int4_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 1);
 }
 
@@ -590,7 +629,7 @@ mhagen_status tiny_int4_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_int4_supported(void) { return 0; }
@@ -600,7 +639,7 @@ mhagen_status tiny_int4_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -632,8 +671,8 @@ const mhagen_kernel tiny_int4_kernel = {
   .pack = tiny_int4_pack,
   .run = tiny_int4_run,
   .self_test = tiny_int4_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.24,
   .unit = 0x1p-3,
   .project = 8,
@@ -644,7 +683,48 @@ const mhagen_kernel tiny_int4_kernel = {
   .v_width = 9,
   .y_width = 2,
   .scale = 1.0,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x69755D2DB5F48723,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_quants
+#undef weight_needs
+#undef weight_packing
+#undef nearest
+#undef scale2
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef word_at
+#undef queries_lanes_1
+#undef exp2_1
+#undef scores_first_1x1
+#undef context_9x1_k1_final
+#undef scores_stored_1x1
+#undef weights_1x1
+#undef known_1
+#undef safe_1
+#undef attend_1
+#undef output_1_1x2_k8
+#undef output_1_1x2_k1_add
+#undef output_1x1_2
+#undef run_entry
+#undef run_all
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -43,6 +43,60 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_int8_pack_terms
+#define pack_fills tiny_int8_pack_fills
+#define pack_quants tiny_int8_pack_quants
+#define weight_needs tiny_int8_weight_needs
+#define weight_packing tiny_int8_weight_packing
+#define int8_word tiny_int8_int8_word
+#define int8_pair tiny_int8_int8_pair
+#define MINUS_MAX tiny_int8_MINUS_MAX
+#define SUM tiny_int8_SUM
+#define TEST tiny_int8_TEST
+#define TOP tiny_int8_TOP
+#define INVERSE tiny_int8_INVERSE
+#define FALL tiny_int8_FALL
+#define FIRST_MAX tiny_int8_FIRST_MAX
+#define MAX_END tiny_int8_MAX_END
+#define MAX_START tiny_int8_MAX_START
+#define larger_size_8 tiny_int8_larger_size_8
+#define short_words_8 tiny_int8_short_words_8
+#define dot_shorts_8 tiny_int8_dot_shorts_8
+#define pinned8 tiny_int8_pinned8
+#define lane_short_words_8 tiny_int8_lane_short_words_8
+#define quantize_rows_3x9 tiny_int8_quantize_rows_3x9
+#define quantize_3x9 tiny_int8_quantize_3x9
+#define sums_3x8 tiny_int8_sums_3x8
+#define rows_3x2_k6 tiny_int8_rows_3x2_k6
+#define project_rows tiny_int8_project_rows
+#define queries_3x2_k6 tiny_int8_queries_3x2_k6
+#define project_queries tiny_int8_project_queries
+#define queries_lanes_3of8 tiny_int8_queries_lanes_3of8
+#define scaled_queries_2x3of8 tiny_int8_scaled_queries_2x3of8
+#define exp2_8 tiny_int8_exp2_8
+#define scores_first_3x3of8 tiny_int8_scores_first_3x3of8
+#define context_2x3of8_k3_final tiny_int8_context_2x3of8_k3_final
+#define scores_stored_3x3of8 tiny_int8_scores_stored_3x3of8
+#define weights_3x3of8 tiny_int8_weights_3x3of8
+#define known_3of8 tiny_int8_known_3of8
+#define safe_3of8 tiny_int8_safe_3of8
+#define attend_3of8 tiny_int8_attend_3of8
+#define quantize_lanes_2x3of8 tiny_int8_quantize_lanes_2x3of8
+#define output_3of8_3x9_k2 tiny_int8_output_3of8_3x9_k2
+#define output_1x3of8_9 tiny_int8_output_1x3of8_9
+#define run_entry tiny_int8_run_entry
+#define run_all tiny_int8_run_all
+#define task_quantize tiny_int8_task_quantize
+#define task_keys_values tiny_int8_task_keys_values
+#define task_attend tiny_int8_task_attend
+#define task_quantize_context tiny_int8_task_quantize_context
+#define task_output tiny_int8_task_output
+#define arithmetic tiny_int8_arithmetic
+#define phase_list tiny_int8_phase_list
+#define PHASES tiny_int8_PHASES
+#define run_needs tiny_int8_run_needs
+
 #if TINY_INT8_MHAGEN_VERSION != 200
 #error "tiny_int8.c is of mhagen 0.2.0, tiny_int8.h is not: generate both with one version"
 #endif
@@ -82,7 +136,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_INT8_PACKED_BYTES,
   .fingerprint = 0xC2F811FBE17891A5,
   .sizes = {
@@ -101,9 +155,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_int8_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_int8_supported()) status = tiny_int8_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -754,7 +808,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -806,14 +860,14 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "quantize", task_quantize, 0, 1, 5.06 },
   { "keys_values", task_keys_values, 0, 3, 20.2 },
   { "attend", task_attend, 0, 1, 4.5 },
   { "quantize_context", task_quantize_context, 0, 1, 1.12 },
   { "output", task_output, 0, 1, 6.75 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_int8_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -835,7 +889,7 @@ mhagen_status tiny_int8_self_test(void) {
   if (!tiny_int8_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -847,7 +901,7 @@ mhagen_status tiny_int8_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_int8_supported(void) { return 0; }
@@ -857,7 +911,7 @@ mhagen_status tiny_int8_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -887,8 +941,8 @@ const mhagen_kernel tiny_int8_kernel = {
   .pack = tiny_int8_pack,
   .run = tiny_int8_run,
   .self_test = tiny_int8_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.03,
   .unit = 0x1.0204081020408p-8,
   .dtype = "int8",
@@ -899,7 +953,63 @@ const mhagen_kernel tiny_int8_kernel = {
   .v_width = 9,
   .y_width = 9,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xC2F811FBE17891A5,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_quants
+#undef weight_needs
+#undef weight_packing
+#undef int8_word
+#undef int8_pair
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef larger_size_8
+#undef short_words_8
+#undef dot_shorts_8
+#undef pinned8
+#undef lane_short_words_8
+#undef quantize_rows_3x9
+#undef quantize_3x9
+#undef sums_3x8
+#undef rows_3x2_k6
+#undef project_rows
+#undef queries_3x2_k6
+#undef project_queries
+#undef queries_lanes_3of8
+#undef scaled_queries_2x3of8
+#undef exp2_8
+#undef scores_first_3x3of8
+#undef context_2x3of8_k3_final
+#undef scores_stored_3x3of8
+#undef weights_3x3of8
+#undef known_3of8
+#undef safe_3of8
+#undef attend_3of8
+#undef quantize_lanes_2x3of8
+#undef output_3of8_3x9_k2
+#undef output_1x3of8_9
+#undef run_entry
+#undef run_all
+#undef task_quantize
+#undef task_keys_values
+#undef task_attend
+#undef task_quantize_context
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

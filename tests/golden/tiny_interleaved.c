@@ -45,6 +45,77 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_interleaved_pack_terms
+#define pack_fills tiny_interleaved_pack_fills
+#define pack_pairs tiny_interleaved_pack_pairs
+#define weight_needs tiny_interleaved_weight_needs
+#define weight_packing tiny_interleaved_weight_packing
+#define root16 tiny_interleaved_root16
+#define bf16_pair tiny_interleaved_bf16_pair
+#define MINUS_MAX tiny_interleaved_MINUS_MAX
+#define SUM tiny_interleaved_SUM
+#define TEST tiny_interleaved_TEST
+#define TOP tiny_interleaved_TOP
+#define BLOCK_START tiny_interleaved_BLOCK_START
+#define INVERSE tiny_interleaved_INVERSE
+#define FALL tiny_interleaved_FALL
+#define FIRST_MAX tiny_interleaved_FIRST_MAX
+#define START tiny_interleaved_START
+#define SUM_BEFORE tiny_interleaved_SUM_BEFORE
+#define LIFT tiny_interleaved_LIFT
+#define SCORES tiny_interleaved_SCORES
+#define pair_8 tiny_interleaved_pair_8
+#define pair_16 tiny_interleaved_pair_16
+#define powers_16 tiny_interleaved_powers_16
+#define tiles_on tiny_interleaved_tiles_on
+#define narrow_2x33 tiny_interleaved_narrow_2x33
+#define narrow_34x33 tiny_interleaved_narrow_34x33
+#define transpose_2of16 tiny_interleaved_transpose_2of16
+#define rows_12x4_k16_start tiny_interleaved_rows_12x4_k16_start
+#define rows_12x4_k1_more tiny_interleaved_rows_12x4_k1_more
+#define keys_12x4_k1_more_interleaved tiny_interleaved_keys_12x4_k1_more_interleaved
+#define keys_12x4_end tiny_interleaved_keys_12x4_end
+#define project_keys tiny_interleaved_project_keys
+#define values_12x4_k1_more_interleaved tiny_interleaved_values_12x4_k1_more_interleaved
+#define values_12x4_end tiny_interleaved_values_12x4_end
+#define project_values tiny_interleaved_project_values
+#define fill_rows tiny_interleaved_fill_rows
+#define value_rows_16 tiny_interleaved_value_rows_16
+#define value_rows_1 tiny_interleaved_value_rows_1
+#define query_4x2of16_k12 tiny_interleaved_query_4x2of16_k12
+#define query_4x2of16_k5_add tiny_interleaved_query_4x2of16_k5_add
+#define scaled_queries_4x2of16 tiny_interleaved_scaled_queries_4x2of16
+#define products_32x2of16 tiny_interleaved_products_32x2of16
+#define max_32x16 tiny_interleaved_max_32x16
+#define scores_first_then_rest_32x2of16 tiny_interleaved_scores_first_then_rest_32x2of16
+#define scores_stored_32x2of16 tiny_interleaved_scores_stored_32x2of16
+#define products_2x2of16 tiny_interleaved_products_2x2of16
+#define scores_stored_2x2of16 tiny_interleaved_scores_stored_2x2of16
+#define exp2_16 tiny_interleaved_exp2_16
+#define shrink_16 tiny_interleaved_shrink_16
+#define rescale_2of16 tiny_interleaved_rescale_2of16
+#define weights_32x2of16 tiny_interleaved_weights_32x2of16
+#define weights_2x2of16 tiny_interleaved_weights_2x2of16
+#define rising_2of16 tiny_interleaved_rising_2of16
+#define scores_last_2x2of16 tiny_interleaved_scores_last_2x2of16
+#define context_4x2of16_k34_final tiny_interleaved_context_4x2of16_k34_final
+#define safe_2of16 tiny_interleaved_safe_2of16
+#define y_rows_2of16 tiny_interleaved_y_rows_2of16
+#define attend_2of16 tiny_interleaved_attend_2of16
+#define run_entry tiny_interleaved_run_entry
+#define run_all tiny_interleaved_run_all
+#define task_narrow tiny_interleaved_task_narrow
+#define task_transpose tiny_interleaved_task_transpose
+#define task_keys_values tiny_interleaved_task_keys_values
+#define task_key_rows tiny_interleaved_task_key_rows
+#define task_value_rows tiny_interleaved_task_value_rows
+#define task_attend tiny_interleaved_task_attend
+#define arithmetic tiny_interleaved_arithmetic
+#define phase_list tiny_interleaved_phase_list
+#define PHASES tiny_interleaved_PHASES
+#define run_needs tiny_interleaved_run_needs
+
 #if TINY_INTERLEAVED_MHAGEN_VERSION != 200
 #error "tiny_interleaved.c is of mhagen 0.2.0, tiny_interleaved.h is not: generate both with one version"
 #endif
@@ -80,7 +151,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wv), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_INTERLEAVED_PACKED_BYTES,
   .fingerprint = 0x39A363B1F82EA107,
   .sizes = {
@@ -96,9 +167,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_interleaved_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_interleaved_supported()) status = tiny_interleaved_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -1272,7 +1343,7 @@ static void task_attend(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -1324,7 +1395,7 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "narrow", task_narrow, 0, 3, 144 },
   { "transpose", task_transpose, 0, 1, 4.12 },
   { "keys_values", task_keys_values, 0, 2, 561 },
@@ -1332,7 +1403,7 @@ static const mhagen_phase phases[] = {
   { "value_rows", task_value_rows, 0, 2, 48 },
   { "attend", task_attend, 0, 1, 50.5 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_interleaved_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AMX); }
 
@@ -1354,7 +1425,7 @@ mhagen_status tiny_interleaved_self_test(void) {
   if (!tiny_interleaved_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -1366,7 +1437,7 @@ mhagen_status tiny_interleaved_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_interleaved_supported(void) { return 0; }
@@ -1376,7 +1447,7 @@ mhagen_status tiny_interleaved_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -1408,8 +1479,8 @@ const mhagen_kernel tiny_interleaved_kernel = {
   .pack = tiny_interleaved_pack,
   .run = tiny_interleaved_run,
   .self_test = tiny_interleaved_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.012,
   .unit = 0x1p-8,
   .project = 7,
@@ -1420,7 +1491,91 @@ const mhagen_kernel tiny_interleaved_kernel = {
   .v_width = 33,
   .y_width = 4,
   .scale = 0.5,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x39A363B1F82EA107,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_pairs
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef bf16_pair
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef BLOCK_START
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef START
+#undef SUM_BEFORE
+#undef LIFT
+#undef SCORES
+#undef pair_8
+#undef pair_16
+#undef powers_16
+#undef tiles_on
+#undef narrow_2x33
+#undef narrow_34x33
+#undef transpose_2of16
+#undef rows_12x4_k16_start
+#undef rows_12x4_k1_more
+#undef keys_12x4_k1_more_interleaved
+#undef keys_12x4_end
+#undef project_keys
+#undef values_12x4_k1_more_interleaved
+#undef values_12x4_end
+#undef project_values
+#undef fill_rows
+#undef value_rows_16
+#undef value_rows_1
+#undef query_4x2of16_k12
+#undef query_4x2of16_k5_add
+#undef scaled_queries_4x2of16
+#undef products_32x2of16
+#undef max_32x16
+#undef scores_first_then_rest_32x2of16
+#undef scores_stored_32x2of16
+#undef products_2x2of16
+#undef scores_stored_2x2of16
+#undef exp2_16
+#undef shrink_16
+#undef rescale_2of16
+#undef weights_32x2of16
+#undef weights_2x2of16
+#undef rising_2of16
+#undef scores_last_2x2of16
+#undef context_4x2of16_k34_final
+#undef safe_2of16
+#undef y_rows_2of16
+#undef attend_2of16
+#undef run_entry
+#undef run_all
+#undef task_narrow
+#undef task_transpose
+#undef task_keys_values
+#undef task_key_rows
+#undef task_value_rows
+#undef task_attend
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL
+#undef C00
+#undef C01
+#undef C10
+#undef C11
+#undef A0
+#undef A1
+#undef B0
+#undef B1
+#undef tile_load
+#undef tile_stream
+#undef tile_store

@@ -40,6 +40,47 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_io_pack_terms
+#define pack_fills tiny_io_pack_fills
+#define weight_needs tiny_io_weight_needs
+#define weight_packing tiny_io_weight_packing
+#define MINUS_MAX tiny_io_MINUS_MAX
+#define SUM tiny_io_SUM
+#define TEST tiny_io_TEST
+#define TOP tiny_io_TOP
+#define INVERSE tiny_io_INVERSE
+#define FALL tiny_io_FALL
+#define FIRST_MAX tiny_io_FIRST_MAX
+#define MAX_END tiny_io_MAX_END
+#define MAX_START tiny_io_MAX_START
+#define some_f16 tiny_io_some_f16
+#define pinned8 tiny_io_pinned8
+#define put_f16 tiny_io_put_f16
+#define widen_6 tiny_io_widen_6
+#define transpose_2of8 tiny_io_transpose_2of8
+#define key_query_3x2of8_k3 tiny_io_key_query_3x2of8_k3
+#define exp2_8 tiny_io_exp2_8
+#define scores_first_2x2of8 tiny_io_scores_first_2x2of8
+#define context_3x2of8_k2_final tiny_io_context_3x2of8_k2_final
+#define scores_stored_2x2of8 tiny_io_scores_stored_2x2of8
+#define weights_2x2of8 tiny_io_weights_2x2of8
+#define known_2of8 tiny_io_known_2of8
+#define safe_2of8 tiny_io_safe_2of8
+#define attend_2of8 tiny_io_attend_2of8
+#define output_2of8_2x3_k3 tiny_io_output_2of8_2x3_k3
+#define output_1x2of8_3 tiny_io_output_1x2of8_3
+#define run_entry tiny_io_run_entry
+#define run_all tiny_io_run_all
+#define task_widen tiny_io_task_widen
+#define task_transpose tiny_io_task_transpose
+#define task_attend tiny_io_task_attend
+#define task_output tiny_io_task_output
+#define arithmetic tiny_io_arithmetic
+#define phase_list tiny_io_phase_list
+#define PHASES tiny_io_PHASES
+#define run_needs tiny_io_run_needs
+
 #if TINY_IO_MHAGEN_VERSION != 200
 #error "tiny_io.c is of mhagen 0.2.0, tiny_io.h is not: generate both with one version"
 #endif
@@ -71,7 +112,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_IO_PACKED_BYTES,
   .fingerprint = 0xF5DC1F9505F0DE0E,
   .sizes = {
@@ -85,9 +126,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_io_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_io_supported()) status = tiny_io_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -513,7 +554,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -565,13 +606,13 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "widen", task_widen, 0, 1, 0.75 },
   { "transpose", task_transpose, 0, 1, 0.75 },
   { "attend", task_attend, 0, 1, 5.25 },
   { "output", task_output, 0, 1, 2.25 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_io_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2_F16C); }
 
@@ -593,7 +634,7 @@ mhagen_status tiny_io_self_test(void) {
   if (!tiny_io_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -605,7 +646,7 @@ mhagen_status tiny_io_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_io_supported(void) { return 0; }
@@ -615,7 +656,7 @@ mhagen_status tiny_io_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -645,8 +686,8 @@ const mhagen_kernel tiny_io_kernel = {
   .pack = tiny_io_pack,
   .run = tiny_io_run,
   .self_test = tiny_io_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.0015,
   .unit = 0x1p-11,
   .io_dtype = "f16",
@@ -656,7 +697,50 @@ const mhagen_kernel tiny_io_kernel = {
   .v_width = 3,
   .y_width = 3,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xF5DC1F9505F0DE0E,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef some_f16
+#undef pinned8
+#undef put_f16
+#undef widen_6
+#undef transpose_2of8
+#undef key_query_3x2of8_k3
+#undef exp2_8
+#undef scores_first_2x2of8
+#undef context_3x2of8_k2_final
+#undef scores_stored_2x2of8
+#undef weights_2x2of8
+#undef known_2of8
+#undef safe_2of8
+#undef attend_2of8
+#undef output_2of8_2x3_k3
+#undef output_1x2of8_3
+#undef run_entry
+#undef run_all
+#undef task_widen
+#undef task_transpose
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

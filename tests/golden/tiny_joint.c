@@ -40,6 +40,52 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_joint_pack_terms
+#define pack_fills tiny_joint_pack_fills
+#define weight_needs tiny_joint_weight_needs
+#define weight_packing tiny_joint_weight_packing
+#define root16 tiny_joint_root16
+#define MINUS_MAX tiny_joint_MINUS_MAX
+#define SUM tiny_joint_SUM
+#define TEST tiny_joint_TEST
+#define TOP tiny_joint_TOP
+#define INVERSE tiny_joint_INVERSE
+#define FALL tiny_joint_FALL
+#define LAST_KEY tiny_joint_LAST_KEY
+#define FIRST_MAX tiny_joint_FIRST_MAX
+#define MAX_END tiny_joint_MAX_END
+#define NEXT_MAX_END tiny_joint_NEXT_MAX_END
+#define MAX_START tiny_joint_MAX_START
+#define pinned16 tiny_joint_pinned16
+#define pinned8 tiny_joint_pinned8
+#define qkv_3x9_k4 tiny_joint_qkv_3x9_k4
+#define project_qkv_3 tiny_joint_project_qkv_3
+#define clear_values tiny_joint_clear_values
+#define queries_lanes_3of16 tiny_joint_queries_lanes_3of16
+#define exp2_8 tiny_joint_exp2_8
+#define scores_first_masked_2x3of16 tiny_joint_scores_first_masked_2x3of16
+#define scores_masked_2x3of16 tiny_joint_scores_masked_2x3of16
+#define context_3x3of16_k4_final tiny_joint_context_3x3of16_k4_final
+#define scores_stored_masked_2x3of16 tiny_joint_scores_stored_masked_2x3of16
+#define weights_2x3of16 tiny_joint_weights_2x3of16
+#define known_3of16 tiny_joint_known_3of16
+#define context_1x3of16_k4_final_masked tiny_joint_context_1x3of16_k4_final_masked
+#define safe_3of16 tiny_joint_safe_3of16
+#define attend_3of16 tiny_joint_attend_3of16
+#define output_3of16_3x4_k3 tiny_joint_output_3of16_3x4_k3
+#define output_1x3of16_4 tiny_joint_output_1x3of16_4
+#define run_entry tiny_joint_run_entry
+#define run_all tiny_joint_run_all
+#define task_keys_values tiny_joint_task_keys_values
+#define task_attend tiny_joint_task_attend
+#define task_output tiny_joint_task_output
+#define exp2_16 tiny_joint_exp2_16
+#define arithmetic tiny_joint_arithmetic
+#define phase_list tiny_joint_phase_list
+#define PHASES tiny_joint_PHASES
+#define run_needs tiny_joint_run_needs
+
 #if TINY_JOINT_MHAGEN_VERSION != 200
 #error "tiny_joint.c is of mhagen 0.2.0, tiny_joint.h is not: generate both with one version"
 #endif
@@ -75,7 +121,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_JOINT_PACKED_BYTES,
   .fingerprint = 0xFA5BF1FB57D32948,
   .sizes = {
@@ -89,9 +135,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_joint_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_joint_supported()) status = tiny_joint_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -655,7 +701,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -707,12 +753,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 2, 6.75 },
   { "attend", task_attend, 0, 1, 2.25 },
   { "output", task_output, 0, 1, 2.25 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_joint_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
@@ -734,7 +780,7 @@ mhagen_status tiny_joint_self_test(void) {
   if (!tiny_joint_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -746,7 +792,7 @@ mhagen_status tiny_joint_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_joint_supported(void) { return 0; }
@@ -756,7 +802,7 @@ mhagen_status tiny_joint_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -786,8 +832,8 @@ const mhagen_kernel tiny_joint_kernel = {
   .pack = tiny_joint_pack,
   .run = tiny_joint_run,
   .self_test = tiny_joint_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 1,
@@ -795,7 +841,55 @@ const mhagen_kernel tiny_joint_kernel = {
   .v_width = 4,
   .y_width = 4,
   .scale = 0.57735026918962584,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xFA5BF1FB57D32948,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef LAST_KEY
+#undef FIRST_MAX
+#undef MAX_END
+#undef NEXT_MAX_END
+#undef MAX_START
+#undef pinned16
+#undef pinned8
+#undef qkv_3x9_k4
+#undef project_qkv_3
+#undef clear_values
+#undef queries_lanes_3of16
+#undef exp2_8
+#undef scores_first_masked_2x3of16
+#undef scores_masked_2x3of16
+#undef context_3x3of16_k4_final
+#undef scores_stored_masked_2x3of16
+#undef weights_2x3of16
+#undef known_3of16
+#undef context_1x3of16_k4_final_masked
+#undef safe_3of16
+#undef attend_3of16
+#undef output_3of16_3x4_k3
+#undef output_1x3of16_4
+#undef run_entry
+#undef run_all
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

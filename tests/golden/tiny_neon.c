@@ -41,6 +41,43 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_neon_pack_terms
+#define pack_fills tiny_neon_pack_fills
+#define weight_needs tiny_neon_weight_needs
+#define weight_packing tiny_neon_weight_packing
+#define MINUS_MAX tiny_neon_MINUS_MAX
+#define SUM tiny_neon_SUM
+#define TEST tiny_neon_TEST
+#define TOP tiny_neon_TOP
+#define INVERSE tiny_neon_INVERSE
+#define FALL tiny_neon_FALL
+#define FIRST_MAX tiny_neon_FIRST_MAX
+#define MAX_END tiny_neon_MAX_END
+#define MAX_START tiny_neon_MAX_START
+#define qkv_5x12_k8 tiny_neon_qkv_5x12_k8
+#define project_qkv_5 tiny_neon_project_qkv_5
+#define queries_lanes_5of8 tiny_neon_queries_lanes_5of8
+#define exp2_4 tiny_neon_exp2_4
+#define scores_first_5x5of8 tiny_neon_scores_first_5x5of8
+#define context_4x5of8_k5_final tiny_neon_context_4x5of8_k5_final
+#define scores_stored_5x5of8 tiny_neon_scores_stored_5x5of8
+#define weights_5x5of8 tiny_neon_weights_5x5of8
+#define known_5of8 tiny_neon_known_5of8
+#define safe_5of8 tiny_neon_safe_5of8
+#define attend_5of8 tiny_neon_attend_5of8
+#define output_5of8_5x8_k8 tiny_neon_output_5of8_5x8_k8
+#define output_1x5of8_8 tiny_neon_output_1x5of8_8
+#define run_entry tiny_neon_run_entry
+#define run_all tiny_neon_run_all
+#define task_keys_values tiny_neon_task_keys_values
+#define task_attend tiny_neon_task_attend
+#define task_output tiny_neon_task_output
+#define arithmetic tiny_neon_arithmetic
+#define phase_list tiny_neon_phase_list
+#define PHASES tiny_neon_PHASES
+#define run_needs tiny_neon_run_needs
+
 #if TINY_NEON_MHAGEN_VERSION != 200
 #error "tiny_neon.c is of mhagen 0.2.0, tiny_neon.h is not: generate both with one version"
 #endif
@@ -76,7 +113,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_NEON_PACKED_BYTES,
   .fingerprint = 0xD5BE3D9D5D01C5D7,
   .sizes = {
@@ -90,9 +127,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_neon_supported()) status = tiny_neon_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -577,7 +614,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   float32x4_t given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = vdupq_n_f32(in[i]);
   /* a product is rounded, then a sum */
@@ -627,12 +664,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 2, 240 },
   { "attend", task_attend, 0, 2, 100 },
   { "output", task_output, 0, 1, 80 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_neon_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON); }
 
@@ -654,7 +691,7 @@ mhagen_status tiny_neon_self_test(void) {
   if (!tiny_neon_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 4);
 }
 
@@ -666,7 +703,7 @@ mhagen_status tiny_neon_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_neon_supported(void) { return 0; }
@@ -676,7 +713,7 @@ mhagen_status tiny_neon_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -706,8 +743,8 @@ const mhagen_kernel tiny_neon_kernel = {
   .pack = tiny_neon_pack,
   .run = tiny_neon_run,
   .self_test = tiny_neon_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 2,
@@ -715,7 +752,46 @@ const mhagen_kernel tiny_neon_kernel = {
   .v_width = 8,
   .y_width = 8,
   .scale = 0.5,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xD5BE3D9D5D01C5D7,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef qkv_5x12_k8
+#undef project_qkv_5
+#undef queries_lanes_5of8
+#undef exp2_4
+#undef scores_first_5x5of8
+#undef context_4x5of8_k5_final
+#undef scores_stored_5x5of8
+#undef weights_5x5of8
+#undef known_5of8
+#undef safe_5of8
+#undef attend_5of8
+#undef output_5of8_5x8_k8
+#undef output_1x5of8_8
+#undef run_entry
+#undef run_all
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -42,6 +42,51 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_nibbles_pack_terms
+#define pack_fills tiny_nibbles_pack_fills
+#define pack_quants tiny_nibbles_pack_quants
+#define weight_needs tiny_nibbles_weight_needs
+#define weight_packing tiny_nibbles_weight_packing
+#define int8_word tiny_nibbles_int8_word
+#define MINUS_MAX tiny_nibbles_MINUS_MAX
+#define SUM tiny_nibbles_SUM
+#define TEST tiny_nibbles_TEST
+#define TOP tiny_nibbles_TOP
+#define INVERSE tiny_nibbles_INVERSE
+#define FALL tiny_nibbles_FALL
+#define FIRST_MAX tiny_nibbles_FIRST_MAX
+#define MAX_END tiny_nibbles_MAX_END
+#define MAX_START tiny_nibbles_MAX_START
+#define larger_size_8 tiny_nibbles_larger_size_8
+#define lane_words_8 tiny_nibbles_lane_words_8
+#define minus_eights_8 tiny_nibbles_minus_eights_8
+#define eight_more_8 tiny_nibbles_eight_more_8
+#define queries_lanes_1of8 tiny_nibbles_queries_lanes_1of8
+#define scaled_queries_1x1of8 tiny_nibbles_scaled_queries_1x1of8
+#define exp2_8 tiny_nibbles_exp2_8
+#define scores_first_1x1of8 tiny_nibbles_scores_first_1x1of8
+#define context_5x1of8_k1_final tiny_nibbles_context_5x1of8_k1_final
+#define context_4x1of8_k1_final tiny_nibbles_context_4x1of8_k1_final
+#define scores_stored_1x1of8 tiny_nibbles_scores_stored_1x1of8
+#define weights_1x1of8 tiny_nibbles_weights_1x1of8
+#define known_1of8 tiny_nibbles_known_1of8
+#define safe_1of8 tiny_nibbles_safe_1of8
+#define attend_1of8 tiny_nibbles_attend_1of8
+#define quantize_lanes_9x1of8 tiny_nibbles_quantize_lanes_9x1of8
+#define output_1of8_1x2_k2 tiny_nibbles_output_1of8_1x2_k2
+#define output_1of8_1x2_k2_add tiny_nibbles_output_1of8_1x2_k2_add
+#define output_1x1of8_2 tiny_nibbles_output_1x1of8_2
+#define run_entry tiny_nibbles_run_entry
+#define run_all tiny_nibbles_run_all
+#define task_attend tiny_nibbles_task_attend
+#define task_quantize_context tiny_nibbles_task_quantize_context
+#define task_output tiny_nibbles_task_output
+#define arithmetic tiny_nibbles_arithmetic
+#define phase_list tiny_nibbles_phase_list
+#define PHASES tiny_nibbles_PHASES
+#define run_needs tiny_nibbles_run_needs
+
 #if TINY_NIBBLES_MHAGEN_VERSION != 200
 #error "tiny_nibbles.c is of mhagen 0.2.0, tiny_nibbles.h is not: generate both with one version"
 #endif
@@ -69,7 +114,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_NIBBLES_PACKED_BYTES,
   .fingerprint = 0x0DE72B51B2863098,
   .sizes = {
@@ -90,9 +135,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_nibbles_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_nibbles_supported()) status = tiny_nibbles_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -612,7 +657,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -664,12 +709,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 1.25 },
   { "quantize_context", task_quantize_context, 0, 1, 1.69 },
   { "output", task_output, 0, 1, 2.25 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_nibbles_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX_VNNI); }
 
@@ -691,7 +736,7 @@ mhagen_status tiny_nibbles_self_test(void) {
   if (!tiny_nibbles_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -703,7 +748,7 @@ mhagen_status tiny_nibbles_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_nibbles_supported(void) { return 0; }
@@ -713,7 +758,7 @@ mhagen_status tiny_nibbles_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -746,8 +791,8 @@ const mhagen_kernel tiny_nibbles_kernel = {
   .pack = tiny_nibbles_pack,
   .run = tiny_nibbles_run,
   .self_test = tiny_nibbles_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.24,
   .unit = 0x1p-3,
   .project = 8,
@@ -760,7 +805,54 @@ const mhagen_kernel tiny_nibbles_kernel = {
   .v_width = 9,
   .y_width = 2,
   .scale = 1.0,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x0DE72B51B2863098,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_quants
+#undef weight_needs
+#undef weight_packing
+#undef int8_word
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef larger_size_8
+#undef lane_words_8
+#undef minus_eights_8
+#undef eight_more_8
+#undef queries_lanes_1of8
+#undef scaled_queries_1x1of8
+#undef exp2_8
+#undef scores_first_1x1of8
+#undef context_5x1of8_k1_final
+#undef context_4x1of8_k1_final
+#undef scores_stored_1x1of8
+#undef weights_1x1of8
+#undef known_1of8
+#undef safe_1of8
+#undef attend_1of8
+#undef quantize_lanes_9x1of8
+#undef output_1of8_1x2_k2
+#undef output_1of8_1x2_k2_add
+#undef output_1x1of8_2
+#undef run_entry
+#undef run_all
+#undef task_attend
+#undef task_quantize_context
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -39,6 +39,52 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_odd_pack_terms
+#define pack_fills tiny_odd_pack_fills
+#define pack_pairs tiny_odd_pack_pairs
+#define weight_needs tiny_odd_weight_needs
+#define weight_packing tiny_odd_weight_packing
+#define root16 tiny_odd_root16
+#define bf16_pair tiny_odd_bf16_pair
+#define MINUS_MAX tiny_odd_MINUS_MAX
+#define SUM tiny_odd_SUM
+#define TEST tiny_odd_TEST
+#define TOP tiny_odd_TOP
+#define BLOCK_START tiny_odd_BLOCK_START
+#define INVERSE tiny_odd_INVERSE
+#define FALL tiny_odd_FALL
+#define FIRST_MAX tiny_odd_FIRST_MAX
+#define START tiny_odd_START
+#define SCORES tiny_odd_SCORES
+#define pair_16 tiny_odd_pair_16
+#define pinned8 tiny_odd_pinned8
+#define powers_8 tiny_odd_powers_8
+#define pair_8 tiny_odd_pair_8
+#define copy_values tiny_odd_copy_values
+#define fill_rows tiny_odd_fill_rows
+#define queries_lanes_2of16 tiny_odd_queries_lanes_2of16
+#define scores_first_2x2of16 tiny_odd_scores_first_2x2of16
+#define context_1x2of16_k2_final tiny_odd_context_1x2of16_k2_final
+#define scores_stored_2x2of16 tiny_odd_scores_stored_2x2of16
+#define weights_2x2of16 tiny_odd_weights_2x2of16
+#define known_2of16 tiny_odd_known_2of16
+#define safe_2of16 tiny_odd_safe_2of16
+#define attend_2of16 tiny_odd_attend_2of16
+#define output_2of16_2x2_k2 tiny_odd_output_2of16_2x2_k2
+#define output_1x2of16_2 tiny_odd_output_1x2of16_2
+#define run_entry tiny_odd_run_entry
+#define run_all tiny_odd_run_all
+#define task_keys_values tiny_odd_task_keys_values
+#define task_key_rows tiny_odd_task_key_rows
+#define task_attend tiny_odd_task_attend
+#define task_output tiny_odd_task_output
+#define exp2_16 tiny_odd_exp2_16
+#define arithmetic tiny_odd_arithmetic
+#define phase_list tiny_odd_phase_list
+#define PHASES tiny_odd_PHASES
+#define run_needs tiny_odd_run_needs
+
 #if TINY_ODD_MHAGEN_VERSION != 200
 #error "tiny_odd.c is of mhagen 0.2.0, tiny_odd.h is not: generate both with one version"
 #endif
@@ -66,7 +112,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_ODD_PACKED_BYTES,
   .fingerprint = 0xC98FC3F13BBACD8C,
   .sizes = {
@@ -82,9 +128,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_odd_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_odd_supported()) status = tiny_odd_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -584,7 +630,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -636,13 +682,13 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 2, 8 },
   { "key_rows", task_key_rows, 0, 2, 1 },
   { "attend", task_attend, 0, 2, 2 },
   { "output", task_output, 0, 1, 0.5 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_odd_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512_BF16); }
 
@@ -664,7 +710,7 @@ mhagen_status tiny_odd_self_test(void) {
   if (!tiny_odd_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -676,7 +722,7 @@ mhagen_status tiny_odd_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_odd_supported(void) { return 0; }
@@ -686,7 +732,7 @@ mhagen_status tiny_odd_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -718,8 +764,8 @@ const mhagen_kernel tiny_odd_kernel = {
   .pack = tiny_odd_pack,
   .run = tiny_odd_run,
   .self_test = tiny_odd_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.012,
   .unit = 0x1p-8,
   .project = 8,
@@ -730,7 +776,55 @@ const mhagen_kernel tiny_odd_kernel = {
   .v_width = 2,
   .y_width = 2,
   .scale = 0.57735026918962584,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xC98FC3F13BBACD8C,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_pairs
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef bf16_pair
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef BLOCK_START
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef START
+#undef SCORES
+#undef pair_16
+#undef pinned8
+#undef powers_8
+#undef pair_8
+#undef copy_values
+#undef fill_rows
+#undef queries_lanes_2of16
+#undef scores_first_2x2of16
+#undef context_1x2of16_k2_final
+#undef scores_stored_2x2of16
+#undef weights_2x2of16
+#undef known_2of16
+#undef safe_2of16
+#undef attend_2of16
+#undef output_2of16_2x2_k2
+#undef output_1x2of16_2
+#undef run_entry
+#undef run_all
+#undef task_keys_values
+#undef task_key_rows
+#undef task_attend
+#undef task_output
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

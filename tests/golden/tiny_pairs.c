@@ -39,6 +39,61 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_pairs_pack_terms
+#define pack_fills tiny_pairs_pack_fills
+#define pack_pairs tiny_pairs_pack_pairs
+#define weight_needs tiny_pairs_weight_needs
+#define weight_packing tiny_pairs_weight_packing
+#define root16 tiny_pairs_root16
+#define bf16_pair tiny_pairs_bf16_pair
+#define MINUS_MAX tiny_pairs_MINUS_MAX
+#define SUM tiny_pairs_SUM
+#define TEST tiny_pairs_TEST
+#define TOP tiny_pairs_TOP
+#define BLOCK_START tiny_pairs_BLOCK_START
+#define INVERSE tiny_pairs_INVERSE
+#define FALL tiny_pairs_FALL
+#define LAST_KEY tiny_pairs_LAST_KEY
+#define FIRST_MAX tiny_pairs_FIRST_MAX
+#define START tiny_pairs_START
+#define SCORES tiny_pairs_SCORES
+#define pair_8 tiny_pairs_pair_8
+#define powers_8 tiny_pairs_powers_8
+#define pinned8 tiny_pairs_pinned8
+#define narrow_3x5 tiny_pairs_narrow_3x5
+#define narrow_5x5 tiny_pairs_narrow_5x5
+#define transpose_3of16 tiny_pairs_transpose_3of16
+#define keys_5x4_k3 tiny_pairs_keys_5x4_k3
+#define project_keys tiny_pairs_project_keys
+#define values_4x8_k3 tiny_pairs_values_4x8_k3
+#define values_1x8_k3 tiny_pairs_values_1x8_k3
+#define project_values tiny_pairs_project_values
+#define query_4x3of16_k3 tiny_pairs_query_4x3of16_k3
+#define scaled_queries_2x3of16 tiny_pairs_scaled_queries_2x3of16
+#define scores_first_masked_5x3of16 tiny_pairs_scores_first_masked_5x3of16
+#define context_4x3of16_k5_final tiny_pairs_context_4x3of16_k5_final
+#define scores_stored_masked_5x3of16 tiny_pairs_scores_stored_masked_5x3of16
+#define weights_5x3of16 tiny_pairs_weights_5x3of16
+#define known_3of16 tiny_pairs_known_3of16
+#define context_2x3of16_k5_final_masked tiny_pairs_context_2x3of16_k5_final_masked
+#define safe_3of16 tiny_pairs_safe_3of16
+#define attend_3of16 tiny_pairs_attend_3of16
+#define output_3of16_3x5_k4 tiny_pairs_output_3of16_3x5_k4
+#define output_1x3of16_5 tiny_pairs_output_1x3of16_5
+#define run_entry tiny_pairs_run_entry
+#define run_all tiny_pairs_run_all
+#define task_narrow tiny_pairs_task_narrow
+#define task_transpose tiny_pairs_task_transpose
+#define task_keys_values tiny_pairs_task_keys_values
+#define task_attend tiny_pairs_task_attend
+#define task_output tiny_pairs_task_output
+#define exp2_16 tiny_pairs_exp2_16
+#define arithmetic tiny_pairs_arithmetic
+#define phase_list tiny_pairs_phase_list
+#define PHASES tiny_pairs_PHASES
+#define run_needs tiny_pairs_run_needs
+
 #if TINY_PAIRS_MHAGEN_VERSION != 200
 #error "tiny_pairs.c is of mhagen 0.2.0, tiny_pairs.h is not: generate both with one version"
 #endif
@@ -78,7 +133,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_PAIRS_PACKED_BYTES,
   .fingerprint = 0x8B2BA06F163625FC,
   .sizes = {
@@ -94,9 +149,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_pairs_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_pairs_supported()) status = tiny_pairs_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -828,7 +883,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -880,14 +935,14 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "narrow", task_narrow, 0, 3, 4.06 },
   { "transpose", task_transpose, 0, 1, 0.938 },
   { "keys_values", task_keys_values, 0, 2, 18.8 },
   { "attend", task_attend, 0, 1, 8.25 },
   { "output", task_output, 0, 1, 7.5 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_pairs_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512_BF16); }
 
@@ -909,7 +964,7 @@ mhagen_status tiny_pairs_self_test(void) {
   if (!tiny_pairs_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -921,7 +976,7 @@ mhagen_status tiny_pairs_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_pairs_supported(void) { return 0; }
@@ -931,7 +986,7 @@ mhagen_status tiny_pairs_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -963,8 +1018,8 @@ const mhagen_kernel tiny_pairs_kernel = {
   .pack = tiny_pairs_pack,
   .run = tiny_pairs_run,
   .self_test = tiny_pairs_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.012,
   .unit = 0x1p-8,
   .dtype = "bf16",
@@ -974,7 +1029,64 @@ const mhagen_kernel tiny_pairs_kernel = {
   .v_width = 5,
   .y_width = 5,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x8B2BA06F163625FC,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_pairs
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef bf16_pair
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef BLOCK_START
+#undef INVERSE
+#undef FALL
+#undef LAST_KEY
+#undef FIRST_MAX
+#undef START
+#undef SCORES
+#undef pair_8
+#undef powers_8
+#undef pinned8
+#undef narrow_3x5
+#undef narrow_5x5
+#undef transpose_3of16
+#undef keys_5x4_k3
+#undef project_keys
+#undef values_4x8_k3
+#undef values_1x8_k3
+#undef project_values
+#undef query_4x3of16_k3
+#undef scaled_queries_2x3of16
+#undef scores_first_masked_5x3of16
+#undef context_4x3of16_k5_final
+#undef scores_stored_masked_5x3of16
+#undef weights_5x3of16
+#undef known_3of16
+#undef context_2x3of16_k5_final_masked
+#undef safe_3of16
+#undef attend_3of16
+#undef output_3of16_3x5_k4
+#undef output_1x3of16_5
+#undef run_entry
+#undef run_all
+#undef task_narrow
+#undef task_transpose
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -38,6 +38,58 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_pairs_in_place_pack_terms
+#define pack_fills tiny_pairs_in_place_pack_fills
+#define pack_pairs tiny_pairs_in_place_pack_pairs
+#define weight_needs tiny_pairs_in_place_weight_needs
+#define weight_packing tiny_pairs_in_place_weight_packing
+#define root16 tiny_pairs_in_place_root16
+#define bf16_pair tiny_pairs_in_place_bf16_pair
+#define MINUS_MAX tiny_pairs_in_place_MINUS_MAX
+#define SUM tiny_pairs_in_place_SUM
+#define TEST tiny_pairs_in_place_TEST
+#define TOP tiny_pairs_in_place_TOP
+#define BLOCK_START tiny_pairs_in_place_BLOCK_START
+#define INVERSE tiny_pairs_in_place_INVERSE
+#define FALL tiny_pairs_in_place_FALL
+#define FIRST_MAX tiny_pairs_in_place_FIRST_MAX
+#define START tiny_pairs_in_place_START
+#define SCORES tiny_pairs_in_place_SCORES
+#define pair_16 tiny_pairs_in_place_pair_16
+#define pair_8 tiny_pairs_in_place_pair_8
+#define pinned8 tiny_pairs_in_place_pinned8
+#define powers_8 tiny_pairs_in_place_powers_8
+#define narrow_2x4 tiny_pairs_in_place_narrow_2x4
+#define transpose_2of16 tiny_pairs_in_place_transpose_2of16
+#define turn_keys tiny_pairs_in_place_turn_keys
+#define copy_keys tiny_pairs_in_place_copy_keys
+#define copy_values tiny_pairs_in_place_copy_values
+#define query_4x2of16_k2 tiny_pairs_in_place_query_4x2of16_k2
+#define turn_queries_2of16 tiny_pairs_in_place_turn_queries_2of16
+#define scaled_queries_4x2of16 tiny_pairs_in_place_scaled_queries_4x2of16
+#define scores_first_3x2of16 tiny_pairs_in_place_scores_first_3x2of16
+#define context_2x2of16_k3_final tiny_pairs_in_place_context_2x2of16_k3_final
+#define scores_stored_3x2of16 tiny_pairs_in_place_scores_stored_3x2of16
+#define weights_3x2of16 tiny_pairs_in_place_weights_3x2of16
+#define known_2of16 tiny_pairs_in_place_known_2of16
+#define safe_2of16 tiny_pairs_in_place_safe_2of16
+#define attend_2of16 tiny_pairs_in_place_attend_2of16
+#define output_2of16_2x4_k1 tiny_pairs_in_place_output_2of16_2x4_k1
+#define output_1x2of16_4 tiny_pairs_in_place_output_1x2of16_4
+#define run_entry tiny_pairs_in_place_run_entry
+#define run_all tiny_pairs_in_place_run_all
+#define task_narrow tiny_pairs_in_place_task_narrow
+#define task_transpose tiny_pairs_in_place_task_transpose
+#define task_keys_values tiny_pairs_in_place_task_keys_values
+#define task_attend tiny_pairs_in_place_task_attend
+#define task_output tiny_pairs_in_place_task_output
+#define exp2_16 tiny_pairs_in_place_exp2_16
+#define arithmetic tiny_pairs_in_place_arithmetic
+#define phase_list tiny_pairs_in_place_phase_list
+#define PHASES tiny_pairs_in_place_PHASES
+#define run_needs tiny_pairs_in_place_run_needs
+
 #if TINY_PAIRS_IN_PLACE_MHAGEN_VERSION != 200
 #error "tiny_pairs_in_place.c is of mhagen 0.2.0, tiny_pairs_in_place.h is not: generate both with one version"
 #endif
@@ -78,7 +130,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_PAIRS_IN_PLACE_PACKED_BYTES,
   .fingerprint = 0x481C82160396B737,
   .sizes = {
@@ -99,9 +151,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_pairs_in_place_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_pairs_in_place_supported()) status = tiny_pairs_in_place_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -728,7 +780,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -780,14 +832,14 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "narrow", task_narrow, 0, 1, 0.5 },
   { "transpose", task_transpose, 0, 1, 0.5 },
   { "keys_values", task_keys_values, 0, 2, 12 },
   { "attend", task_attend, 0, 1, 4.25 },
   { "output", task_output, 0, 1, 1 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_pairs_in_place_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512_BF16); }
 
@@ -809,7 +861,7 @@ mhagen_status tiny_pairs_in_place_self_test(void) {
   if (!tiny_pairs_in_place_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -821,7 +873,7 @@ mhagen_status tiny_pairs_in_place_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_pairs_in_place_supported(void) { return 0; }
@@ -831,7 +883,7 @@ mhagen_status tiny_pairs_in_place_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -863,8 +915,8 @@ const mhagen_kernel tiny_pairs_in_place_kernel = {
   .pack = tiny_pairs_in_place_pack,
   .run = tiny_pairs_in_place_run,
   .self_test = tiny_pairs_in_place_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.012,
   .unit = 0x1p-8,
   .rope = MHAGEN_ROPE_HALF,
@@ -878,7 +930,61 @@ const mhagen_kernel tiny_pairs_in_place_kernel = {
   .v_width = 2,
   .y_width = 4,
   .scale = 0.5,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x481C82160396B737,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_pairs
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef bf16_pair
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef BLOCK_START
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef START
+#undef SCORES
+#undef pair_16
+#undef pair_8
+#undef pinned8
+#undef powers_8
+#undef narrow_2x4
+#undef transpose_2of16
+#undef turn_keys
+#undef copy_keys
+#undef copy_values
+#undef query_4x2of16_k2
+#undef turn_queries_2of16
+#undef scaled_queries_4x2of16
+#undef scores_first_3x2of16
+#undef context_2x2of16_k3_final
+#undef scores_stored_3x2of16
+#undef weights_3x2of16
+#undef known_2of16
+#undef safe_2of16
+#undef attend_2of16
+#undef output_2of16_2x4_k1
+#undef output_1x2of16_4
+#undef run_entry
+#undef run_all
+#undef task_narrow
+#undef task_transpose
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -38,6 +38,45 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_scalar_pack_terms
+#define pack_fills tiny_scalar_pack_fills
+#define weight_needs tiny_scalar_weight_needs
+#define weight_packing tiny_scalar_weight_packing
+#define nearest tiny_scalar_nearest
+#define scale2 tiny_scalar_scale2
+#define MINUS_MAX tiny_scalar_MINUS_MAX
+#define SUM tiny_scalar_SUM
+#define TEST tiny_scalar_TEST
+#define TOP tiny_scalar_TOP
+#define INVERSE tiny_scalar_INVERSE
+#define FALL tiny_scalar_FALL
+#define FIRST_MAX tiny_scalar_FIRST_MAX
+#define MAX_END tiny_scalar_MAX_END
+#define MAX_START tiny_scalar_MAX_START
+#define queries_2x3_k3 tiny_scalar_queries_2x3_k3
+#define project_queries tiny_scalar_project_queries
+#define queries_lanes_2 tiny_scalar_queries_lanes_2
+#define exp2_1 tiny_scalar_exp2_1
+#define scores_first_2x2 tiny_scalar_scores_first_2x2
+#define context_3x2_k2_final tiny_scalar_context_3x2_k2_final
+#define scores_stored_2x2 tiny_scalar_scores_stored_2x2
+#define weights_2x2 tiny_scalar_weights_2x2
+#define known_2 tiny_scalar_known_2
+#define safe_2 tiny_scalar_safe_2
+#define attend_2 tiny_scalar_attend_2
+#define output_2_2x3_k3 tiny_scalar_output_2_2x3_k3
+#define output_1x2_3 tiny_scalar_output_1x2_3
+#define run_entry tiny_scalar_run_entry
+#define run_all tiny_scalar_run_all
+#define task_keys_values tiny_scalar_task_keys_values
+#define task_attend tiny_scalar_task_attend
+#define task_output tiny_scalar_task_output
+#define arithmetic tiny_scalar_arithmetic
+#define phase_list tiny_scalar_phase_list
+#define PHASES tiny_scalar_PHASES
+#define run_needs tiny_scalar_run_needs
+
 #if TINY_SCALAR_MHAGEN_VERSION != 200
 #error "tiny_scalar.c is of mhagen 0.2.0, tiny_scalar.h is not: generate both with one version"
 #endif
@@ -69,7 +108,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_SCALAR_PACKED_BYTES,
   .fingerprint = 0x6A86E81F5A393C1C,
   .sizes = {
@@ -83,9 +122,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_scalar_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_scalar_supported()) status = tiny_scalar_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -522,7 +561,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   float given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = in[i];
   /* a product is rounded, then a sum */
@@ -572,12 +611,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 1, 18 },
   { "attend", task_attend, 0, 1, 24 },
   { "output", task_output, 0, 1, 18 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_scalar_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 
@@ -599,7 +638,7 @@ mhagen_status tiny_scalar_self_test(void) {
   if (!tiny_scalar_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 1);
 }
 
@@ -611,7 +650,7 @@ mhagen_status tiny_scalar_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_scalar_supported(void) { return 0; }
@@ -621,7 +660,7 @@ mhagen_status tiny_scalar_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -651,8 +690,8 @@ const mhagen_kernel tiny_scalar_kernel = {
   .pack = tiny_scalar_pack,
   .run = tiny_scalar_run,
   .self_test = tiny_scalar_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 1,
@@ -660,7 +699,48 @@ const mhagen_kernel tiny_scalar_kernel = {
   .v_width = 3,
   .y_width = 3,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x6A86E81F5A393C1C,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef nearest
+#undef scale2
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef queries_2x3_k3
+#undef project_queries
+#undef queries_lanes_2
+#undef exp2_1
+#undef scores_first_2x2
+#undef context_3x2_k2_final
+#undef scores_stored_2x2
+#undef weights_2x2
+#undef known_2
+#undef safe_2
+#undef attend_2
+#undef output_2_2x3_k3
+#undef output_1x2_3
+#undef run_entry
+#undef run_all
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

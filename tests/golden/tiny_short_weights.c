@@ -42,6 +42,43 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_short_weights_pack_terms
+#define pack_fills tiny_short_weights_pack_fills
+#define pack_pairs tiny_short_weights_pack_pairs
+#define weight_needs tiny_short_weights_weight_needs
+#define weight_packing tiny_short_weights_weight_packing
+#define MINUS_MAX tiny_short_weights_MINUS_MAX
+#define SUM tiny_short_weights_SUM
+#define TEST tiny_short_weights_TEST
+#define TOP tiny_short_weights_TOP
+#define INVERSE tiny_short_weights_INVERSE
+#define FALL tiny_short_weights_FALL
+#define FIRST_MAX tiny_short_weights_FIRST_MAX
+#define MAX_END tiny_short_weights_MAX_END
+#define MAX_START tiny_short_weights_MAX_START
+#define pinned8 tiny_short_weights_pinned8
+#define queries_lanes_1of8 tiny_short_weights_queries_lanes_1of8
+#define scaled_queries_2x1of8 tiny_short_weights_scaled_queries_2x1of8
+#define exp2_8 tiny_short_weights_exp2_8
+#define scores_first_1x1of8 tiny_short_weights_scores_first_1x1of8
+#define context_2x1of8_k1_final tiny_short_weights_context_2x1of8_k1_final
+#define scores_stored_1x1of8 tiny_short_weights_scores_stored_1x1of8
+#define weights_1x1of8 tiny_short_weights_weights_1x1of8
+#define known_1of8 tiny_short_weights_known_1of8
+#define safe_1of8 tiny_short_weights_safe_1of8
+#define attend_1of8 tiny_short_weights_attend_1of8
+#define output_1of8_1x2_k2 tiny_short_weights_output_1of8_1x2_k2
+#define output_1x1of8_2 tiny_short_weights_output_1x1of8_2
+#define run_entry tiny_short_weights_run_entry
+#define run_all tiny_short_weights_run_all
+#define task_attend tiny_short_weights_task_attend
+#define task_output tiny_short_weights_task_output
+#define arithmetic tiny_short_weights_arithmetic
+#define phase_list tiny_short_weights_phase_list
+#define PHASES tiny_short_weights_PHASES
+#define run_needs tiny_short_weights_run_needs
+
 #if TINY_SHORT_WEIGHTS_MHAGEN_VERSION != 200
 #error "tiny_short_weights.c is of mhagen 0.2.0, tiny_short_weights.h is not: generate both with one version"
 #endif
@@ -69,7 +106,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_SHORT_WEIGHTS_PACKED_BYTES,
   .fingerprint = 0x7B13FBDAD1090A5B,
   .sizes = {
@@ -87,9 +124,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_short_weights_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_short_weights_supported()) status = tiny_short_weights_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -446,7 +483,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -498,11 +535,11 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 0.5 },
   { "output", task_output, 0, 1, 0.5 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_short_weights_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2_F16C); }
 
@@ -524,7 +561,7 @@ mhagen_status tiny_short_weights_self_test(void) {
   if (!tiny_short_weights_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -536,7 +573,7 @@ mhagen_status tiny_short_weights_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_short_weights_supported(void) { return 0; }
@@ -546,7 +583,7 @@ mhagen_status tiny_short_weights_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -578,8 +615,8 @@ const mhagen_kernel tiny_short_weights_kernel = {
   .pack = tiny_short_weights_pack,
   .run = tiny_short_weights_run,
   .self_test = tiny_short_weights_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.0015,
   .unit = 0x1p-11,
   .project = 8,
@@ -590,7 +627,46 @@ const mhagen_kernel tiny_short_weights_kernel = {
   .v_width = 2,
   .y_width = 2,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x7B13FBDAD1090A5B,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_pairs
+#undef weight_needs
+#undef weight_packing
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef pinned8
+#undef queries_lanes_1of8
+#undef scaled_queries_2x1of8
+#undef exp2_8
+#undef scores_first_1x1of8
+#undef context_2x1of8_k1_final
+#undef scores_stored_1x1of8
+#undef weights_1x1of8
+#undef known_1of8
+#undef safe_1of8
+#undef attend_1of8
+#undef output_1of8_1x2_k2
+#undef output_1x1of8_2
+#undef run_entry
+#undef run_all
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -37,6 +37,32 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_step_pack_terms
+#define pack_fills tiny_step_pack_fills
+#define weight_needs tiny_step_weight_needs
+#define weight_packing tiny_step_weight_packing
+#define pinned8 tiny_step_pinned8
+#define rows_1x8_k8 tiny_step_rows_1x8_k8
+#define project_rows tiny_step_project_rows
+#define project_queries tiny_step_project_queries
+#define step_scores tiny_step_step_scores
+#define exp2_8 tiny_step_exp2_8
+#define step_weights tiny_step_step_weights
+#define step_context_2x4 tiny_step_step_context_2x4
+#define step_context tiny_step_step_context
+#define attend_1of8 tiny_step_attend_1of8
+#define output_1x1of8_8 tiny_step_output_1x1of8_8
+#define run_entry tiny_step_run_entry
+#define run_all tiny_step_run_all
+#define task_keys_values tiny_step_task_keys_values
+#define task_attend tiny_step_task_attend
+#define task_output tiny_step_task_output
+#define arithmetic tiny_step_arithmetic
+#define phase_list tiny_step_phase_list
+#define PHASES tiny_step_PHASES
+#define run_needs tiny_step_run_needs
+
 #if TINY_STEP_MHAGEN_VERSION != 200
 #error "tiny_step.c is of mhagen 0.2.0, tiny_step.h is not: generate both with one version"
 #endif
@@ -75,7 +101,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_STEP_PACKED_BYTES,
   .fingerprint = 0xC770E929F443172A,
   .sizes = {
@@ -89,9 +115,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_step_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_step_supported()) status = tiny_step_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -433,7 +459,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -485,12 +511,12 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 3, 16 },
   { "attend", task_attend, 0, 1, 18 },
   { "output", task_output, 0, 1, 8 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_step_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -512,7 +538,7 @@ mhagen_status tiny_step_self_test(void) {
   if (!tiny_step_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -524,7 +550,7 @@ mhagen_status tiny_step_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_step_supported(void) { return 0; }
@@ -534,7 +560,7 @@ mhagen_status tiny_step_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -566,8 +592,8 @@ const mhagen_kernel tiny_step_kernel = {
   .pack = tiny_step_pack,
   .run = tiny_step_run,
   .self_test = tiny_step_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 1,
@@ -576,7 +602,35 @@ const mhagen_kernel tiny_step_kernel = {
   .y_width = 8,
   .scale = 0.5,
   .cache_bytes = TINY_STEP_CACHE_BYTES,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xC770E929F443172A,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef pinned8
+#undef rows_1x8_k8
+#undef project_rows
+#undef project_queries
+#undef step_scores
+#undef exp2_8
+#undef step_weights
+#undef step_context_2x4
+#undef step_context
+#undef attend_1of8
+#undef output_1x1of8_8
+#undef run_entry
+#undef run_all
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -43,6 +43,51 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_strassen_pack_terms
+#define pack_fills tiny_strassen_pack_fills
+#define weight_needs tiny_strassen_weight_needs
+#define weight_packing tiny_strassen_weight_packing
+#define nearest tiny_strassen_nearest
+#define scale2 tiny_strassen_scale2
+#define MINUS_MAX tiny_strassen_MINUS_MAX
+#define SUM tiny_strassen_SUM
+#define TEST tiny_strassen_TEST
+#define TOP tiny_strassen_TOP
+#define INVERSE tiny_strassen_INVERSE
+#define FALL tiny_strassen_FALL
+#define FIRST_MAX tiny_strassen_FIRST_MAX
+#define MAX_END tiny_strassen_MAX_END
+#define NEXT_MAX_END tiny_strassen_NEXT_MAX_END
+#define MAX_START tiny_strassen_MAX_START
+#define sums_2_of_4x10 tiny_strassen_sums_2_of_4x10
+#define rows_2x1_k5 tiny_strassen_rows_2x1_k5
+#define rows_quadrant_2x1 tiny_strassen_rows_quadrant_2x1
+#define rows_joined_2x1 tiny_strassen_rows_joined_2x1
+#define project_rows tiny_strassen_project_rows
+#define queries_lanes_4 tiny_strassen_queries_lanes_4
+#define exp2_1 tiny_strassen_exp2_1
+#define scores_first_2x4 tiny_strassen_scores_first_2x4
+#define scores_2x4 tiny_strassen_scores_2x4
+#define context_2x4_k4_final tiny_strassen_context_2x4_k4_final
+#define scores_stored_2x4 tiny_strassen_scores_stored_2x4
+#define weights_2x4 tiny_strassen_weights_2x4
+#define known_4 tiny_strassen_known_4
+#define safe_4 tiny_strassen_safe_4
+#define attend_4 tiny_strassen_attend_4
+#define output_4_4x2_k2 tiny_strassen_output_4_4x2_k2
+#define output_1x4_2 tiny_strassen_output_1x4_2
+#define run_entry tiny_strassen_run_entry
+#define run_all tiny_strassen_run_all
+#define task_sums tiny_strassen_task_sums
+#define task_keys_values tiny_strassen_task_keys_values
+#define task_attend tiny_strassen_task_attend
+#define task_output tiny_strassen_task_output
+#define arithmetic tiny_strassen_arithmetic
+#define phase_list tiny_strassen_phase_list
+#define PHASES tiny_strassen_PHASES
+#define run_needs tiny_strassen_run_needs
+
 #if TINY_STRASSEN_MHAGEN_VERSION != 200
 #error "tiny_strassen.c is of mhagen 0.2.0, tiny_strassen.h is not: generate both with one version"
 #endif
@@ -138,7 +183,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_STRASSEN_PACKED_BYTES,
   .fingerprint = 0x0D594764F1CCBFF5,
   .sizes = {
@@ -152,9 +197,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_strassen_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_strassen_supported()) status = tiny_strassen_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -708,7 +753,7 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   float given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = in[i];
   /* a product is rounded, then a sum */
@@ -758,13 +803,13 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "sums", task_sums, 0, 1, 40 },
   { "keys_values", task_keys_values, 0, 3, 240 },
   { "attend", task_attend, 0, 1, 64 },
   { "output", task_output, 0, 5, 80 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_strassen_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 
@@ -786,7 +831,7 @@ mhagen_status tiny_strassen_self_test(void) {
   if (!tiny_strassen_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 1);
 }
 
@@ -798,7 +843,7 @@ mhagen_status tiny_strassen_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_strassen_supported(void) { return 0; }
@@ -808,7 +853,7 @@ mhagen_status tiny_strassen_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -838,8 +883,8 @@ const mhagen_kernel tiny_strassen_kernel = {
   .pack = tiny_strassen_pack,
   .run = tiny_strassen_run,
   .self_test = tiny_strassen_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 2e-06,
   .unit = 0x1p-24,
   .h_kv = 1,
@@ -847,7 +892,54 @@ const mhagen_kernel tiny_strassen_kernel = {
   .v_width = 10,
   .y_width = 10,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x0D594764F1CCBFF5,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef weight_needs
+#undef weight_packing
+#undef nearest
+#undef scale2
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef NEXT_MAX_END
+#undef MAX_START
+#undef sums_2_of_4x10
+#undef rows_2x1_k5
+#undef rows_quadrant_2x1
+#undef rows_joined_2x1
+#undef project_rows
+#undef queries_lanes_4
+#undef exp2_1
+#undef scores_first_2x4
+#undef scores_2x4
+#undef context_2x4_k4_final
+#undef scores_stored_2x4
+#undef weights_2x4
+#undef known_4
+#undef safe_4
+#undef attend_4
+#undef output_4_4x2_k2
+#undef output_1x4_2
+#undef run_entry
+#undef run_all
+#undef task_sums
+#undef task_keys_values
+#undef task_attend
+#undef task_output
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

@@ -41,13 +41,50 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define weight_packing tiny_tables_weight_packing
+#define tables_terms tiny_tables_tables_terms
+#define tables_fills tiny_tables_tables_fills
+#define tables_packing tiny_tables_tables_packing
+#define MINUS_MAX tiny_tables_MINUS_MAX
+#define SUM tiny_tables_SUM
+#define TEST tiny_tables_TEST
+#define TOP tiny_tables_TOP
+#define INVERSE tiny_tables_INVERSE
+#define FALL tiny_tables_FALL
+#define FIRST_MAX tiny_tables_FIRST_MAX
+#define MAX_END tiny_tables_MAX_END
+#define MAX_START tiny_tables_MAX_START
+#define pinned8 tiny_tables_pinned8
+#define turn_keys tiny_tables_turn_keys
+#define copy_keys tiny_tables_copy_keys
+#define queries_lanes_2of8 tiny_tables_queries_lanes_2of8
+#define turn_queries_2of8 tiny_tables_turn_queries_2of8
+#define exp2_8 tiny_tables_exp2_8
+#define scores_first_3x2of8 tiny_tables_scores_first_3x2of8
+#define context_1x2of8_k3_final tiny_tables_context_1x2of8_k3_final
+#define scores_stored_3x2of8 tiny_tables_scores_stored_3x2of8
+#define weights_3x2of8 tiny_tables_weights_3x2of8
+#define known_2of8 tiny_tables_known_2of8
+#define safe_2of8 tiny_tables_safe_2of8
+#define y_rows_2of8 tiny_tables_y_rows_2of8
+#define attend_2of8 tiny_tables_attend_2of8
+#define run_entry tiny_tables_run_entry
+#define run_all tiny_tables_run_all
+#define task_keys_values tiny_tables_task_keys_values
+#define task_attend tiny_tables_task_attend
+#define arithmetic tiny_tables_arithmetic
+#define phase_list tiny_tables_phase_list
+#define PHASES tiny_tables_PHASES
+#define run_needs tiny_tables_run_needs
+
 #if TINY_TABLES_MHAGEN_VERSION != 200
 #error "tiny_tables.c is of mhagen 0.2.0, tiny_tables.h is not: generate both with one version"
 #endif
 
 /* ---- packing ---- */
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_TABLES_PACKED_BYTES,
   .fingerprint = 0xDEAA294B8E17271B,
   .sizes = {
@@ -56,9 +93,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_tables_supported()) status = tiny_tables_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -520,7 +557,7 @@ static void task_attend(const mhagen_args *args, int index) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -572,11 +609,11 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 1, 6 },
   { "attend", task_attend, 0, 1, 2.25 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_tables_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -598,7 +635,7 @@ mhagen_status tiny_tables_self_test(void) {
   if (!tiny_tables_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
@@ -610,7 +647,7 @@ mhagen_status tiny_tables_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_tables_supported(void) { return 0; }
@@ -620,7 +657,7 @@ mhagen_status tiny_tables_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, workspace), MHAGEN_ALIGN, -1 },
@@ -652,8 +689,8 @@ const mhagen_kernel tiny_tables_kernel = {
   .pack = tiny_tables_pack,
   .run = tiny_tables_run,
   .self_test = tiny_tables_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
   .rope = MHAGEN_ROPE_HALF,
@@ -667,8 +704,47 @@ const mhagen_kernel tiny_tables_kernel = {
   .scale = 0.70710678118654746,
   .tables_bytes = TINY_TABLES_TABLES_BYTES,
   .pack_tables = tiny_tables_pack_tables,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0xDEAA294B8E17271B,
   .tables_fingerprint = 0x5B03AF18EEE85961,
 };
+
+#undef weight_packing
+#undef tables_terms
+#undef tables_fills
+#undef tables_packing
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef pinned8
+#undef turn_keys
+#undef copy_keys
+#undef queries_lanes_2of8
+#undef turn_queries_2of8
+#undef exp2_8
+#undef scores_first_3x2of8
+#undef context_1x2of8_k3_final
+#undef scores_stored_3x2of8
+#undef weights_3x2of8
+#undef known_2of8
+#undef safe_2of8
+#undef y_rows_2of8
+#undef attend_2of8
+#undef run_entry
+#undef run_all
+#undef task_keys_values
+#undef task_attend
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL

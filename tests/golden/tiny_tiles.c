@@ -41,6 +41,65 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_tiles_pack_terms
+#define pack_fills tiny_tiles_pack_fills
+#define pack_pairs tiny_tiles_pack_pairs
+#define weight_needs tiny_tiles_weight_needs
+#define weight_packing tiny_tiles_weight_packing
+#define root16 tiny_tiles_root16
+#define bf16_pair tiny_tiles_bf16_pair
+#define MINUS_MAX tiny_tiles_MINUS_MAX
+#define SUM tiny_tiles_SUM
+#define TEST tiny_tiles_TEST
+#define TOP tiny_tiles_TOP
+#define BLOCK_START tiny_tiles_BLOCK_START
+#define INVERSE tiny_tiles_INVERSE
+#define FALL tiny_tiles_FALL
+#define FIRST_MAX tiny_tiles_FIRST_MAX
+#define START tiny_tiles_START
+#define SCORES tiny_tiles_SCORES
+#define pair_8 tiny_tiles_pair_8
+#define pinned8 tiny_tiles_pinned8
+#define powers_8 tiny_tiles_powers_8
+#define tiles_on tiny_tiles_tiles_on
+#define narrow_3x34 tiny_tiles_narrow_3x34
+#define transpose_3of16 tiny_tiles_transpose_3of16
+#define keys_3x2_k17 tiny_tiles_keys_3x2_k17
+#define project_keys tiny_tiles_project_keys
+#define values_2x2_k17_start tiny_tiles_values_2x2_k17_start
+#define values_2x2_end tiny_tiles_values_2x2_end
+#define values_1x2_k17_start tiny_tiles_values_1x2_k17_start
+#define values_1x2_end tiny_tiles_values_1x2_end
+#define project_values tiny_tiles_project_values
+#define query_2x3of16_k17 tiny_tiles_query_2x3of16_k17
+#define scaled_queries_2x3of16 tiny_tiles_scaled_queries_2x3of16
+#define scores_first_3x3of16 tiny_tiles_scores_first_3x3of16
+#define context_2x3of16_k3_final tiny_tiles_context_2x3of16_k3_final
+#define scores_stored_3x3of16 tiny_tiles_scores_stored_3x3of16
+#define weights_3x3of16 tiny_tiles_weights_3x3of16
+#define known_3of16 tiny_tiles_known_3of16
+#define safe_3of16 tiny_tiles_safe_3of16
+#define attend_3of16 tiny_tiles_attend_3of16
+#define context_rows_3of16 tiny_tiles_context_rows_3of16
+#define output_3of16_3x32_k1 tiny_tiles_output_3of16_3x32_k1
+#define output_1x3of16_32 tiny_tiles_output_1x3of16_32
+#define output_3of16_3x2_k1 tiny_tiles_output_3of16_3x2_k1
+#define output_1x3of16_2 tiny_tiles_output_1x3of16_2
+#define run_entry tiny_tiles_run_entry
+#define run_all tiny_tiles_run_all
+#define task_narrow tiny_tiles_task_narrow
+#define task_transpose tiny_tiles_task_transpose
+#define task_keys_values tiny_tiles_task_keys_values
+#define task_attend tiny_tiles_task_attend
+#define task_context_rows tiny_tiles_task_context_rows
+#define task_output tiny_tiles_task_output
+#define exp2_16 tiny_tiles_exp2_16
+#define arithmetic tiny_tiles_arithmetic
+#define phase_list tiny_tiles_phase_list
+#define PHASES tiny_tiles_PHASES
+#define run_needs tiny_tiles_run_needs
+
 #if TINY_TILES_MHAGEN_VERSION != 200
 #error "tiny_tiles.c is of mhagen 0.2.0, tiny_tiles.h is not: generate both with one version"
 #endif
@@ -82,7 +141,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_TILES_PACKED_BYTES,
   .fingerprint = 0x83A57659B255D576,
   .sizes = {
@@ -98,9 +157,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_tiles_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_tiles_supported()) status = tiny_tiles_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -904,7 +963,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -956,7 +1015,7 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "narrow", task_narrow, 0, 1, 6.38 },
   { "transpose", task_transpose, 0, 1, 6.38 },
   { "keys_values", task_keys_values, 0, 2, 25.5 },
@@ -964,7 +1023,7 @@ static const mhagen_phase phases[] = {
   { "context_rows", task_context_rows, 0, 1, 0.562 },
   { "output", task_output, 0, 2, 12.8 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_tiles_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AMX); }
 
@@ -986,7 +1045,7 @@ mhagen_status tiny_tiles_self_test(void) {
   if (!tiny_tiles_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -998,7 +1057,7 @@ mhagen_status tiny_tiles_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_tiles_supported(void) { return 0; }
@@ -1008,7 +1067,7 @@ mhagen_status tiny_tiles_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -1038,8 +1097,8 @@ const mhagen_kernel tiny_tiles_kernel = {
   .pack = tiny_tiles_pack,
   .run = tiny_tiles_run,
   .self_test = tiny_tiles_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.012,
   .unit = 0x1p-8,
   .dtype = "bf16",
@@ -1049,7 +1108,79 @@ const mhagen_kernel tiny_tiles_kernel = {
   .v_width = 34,
   .y_width = 34,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x83A57659B255D576,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_pairs
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef bf16_pair
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef BLOCK_START
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef START
+#undef SCORES
+#undef pair_8
+#undef pinned8
+#undef powers_8
+#undef tiles_on
+#undef narrow_3x34
+#undef transpose_3of16
+#undef keys_3x2_k17
+#undef project_keys
+#undef values_2x2_k17_start
+#undef values_2x2_end
+#undef values_1x2_k17_start
+#undef values_1x2_end
+#undef project_values
+#undef query_2x3of16_k17
+#undef scaled_queries_2x3of16
+#undef scores_first_3x3of16
+#undef context_2x3of16_k3_final
+#undef scores_stored_3x3of16
+#undef weights_3x3of16
+#undef known_3of16
+#undef safe_3of16
+#undef attend_3of16
+#undef context_rows_3of16
+#undef output_3of16_3x32_k1
+#undef output_1x3of16_32
+#undef output_3of16_3x2_k1
+#undef output_1x3of16_2
+#undef run_entry
+#undef run_all
+#undef task_narrow
+#undef task_transpose
+#undef task_keys_values
+#undef task_attend
+#undef task_context_rows
+#undef task_output
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL
+#undef C00
+#undef C01
+#undef C10
+#undef C11
+#undef A0
+#undef A1
+#undef B0
+#undef B1
+#undef tile_load
+#undef tile_stream
+#undef tile_store

@@ -44,6 +44,64 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Names of this file alone: several kernels may be one translation unit. */
+#define pack_terms tiny_tiles_int8_pack_terms
+#define pack_fills tiny_tiles_int8_pack_fills
+#define pack_quants tiny_tiles_int8_pack_quants
+#define weight_needs tiny_tiles_int8_weight_needs
+#define weight_packing tiny_tiles_int8_weight_packing
+#define root16 tiny_tiles_int8_root16
+#define bf16_pair tiny_tiles_int8_bf16_pair
+#define int8_word tiny_tiles_int8_int8_word
+#define MINUS_MAX tiny_tiles_int8_MINUS_MAX
+#define SUM tiny_tiles_int8_SUM
+#define TEST tiny_tiles_int8_TEST
+#define TOP tiny_tiles_int8_TOP
+#define INVERSE tiny_tiles_int8_INVERSE
+#define FALL tiny_tiles_int8_FALL
+#define FIRST_MAX tiny_tiles_int8_FIRST_MAX
+#define MAX_END tiny_tiles_int8_MAX_END
+#define MAX_START tiny_tiles_int8_MAX_START
+#define larger_size_16 tiny_tiles_int8_larger_size_16
+#define words_16 tiny_tiles_int8_words_16
+#define pinned8 tiny_tiles_int8_pinned8
+#define larger_size_8 tiny_tiles_int8_larger_size_8
+#define lane_words_8 tiny_tiles_int8_lane_words_8
+#define tiles_on tiny_tiles_int8_tiles_on
+#define quantize_rows_2x9 tiny_tiles_int8_quantize_rows_2x9
+#define quantize_2x9 tiny_tiles_int8_quantize_2x9
+#define rows_2x2_k3 tiny_tiles_int8_rows_2x2_k3
+#define project_rows tiny_tiles_int8_project_rows
+#define queries_2x2_k3 tiny_tiles_int8_queries_2x2_k3
+#define project_queries tiny_tiles_int8_project_queries
+#define queries_lanes_2of16 tiny_tiles_int8_queries_lanes_2of16
+#define scaled_queries_2x2of16 tiny_tiles_int8_scaled_queries_2x2of16
+#define exp2_8 tiny_tiles_int8_exp2_8
+#define scores_first_2x2of16 tiny_tiles_int8_scores_first_2x2of16
+#define context_2x2of16_k2_final tiny_tiles_int8_context_2x2of16_k2_final
+#define scores_stored_2x2of16 tiny_tiles_int8_scores_stored_2x2of16
+#define weights_2x2of16 tiny_tiles_int8_weights_2x2of16
+#define known_2of16 tiny_tiles_int8_known_2of16
+#define safe_2of16 tiny_tiles_int8_safe_2of16
+#define attend_2of16 tiny_tiles_int8_attend_2of16
+#define quantize_lanes_2x2of16 tiny_tiles_int8_quantize_lanes_2x2of16
+#define context_rows_2of16 tiny_tiles_int8_context_rows_2of16
+#define output_2of16_2x9_k1 tiny_tiles_int8_output_2of16_2x9_k1
+#define output_1x2of16_9 tiny_tiles_int8_output_1x2of16_9
+#define run_entry tiny_tiles_int8_run_entry
+#define run_all tiny_tiles_int8_run_all
+#define task_quantize tiny_tiles_int8_task_quantize
+#define task_keys_values tiny_tiles_int8_task_keys_values
+#define task_attend tiny_tiles_int8_task_attend
+#define task_quantize_context tiny_tiles_int8_task_quantize_context
+#define task_context_rows tiny_tiles_int8_task_context_rows
+#define task_output tiny_tiles_int8_task_output
+#define exp2_16 tiny_tiles_int8_exp2_16
+#define arithmetic tiny_tiles_int8_arithmetic
+#define phase_list tiny_tiles_int8_phase_list
+#define PHASES tiny_tiles_int8_PHASES
+#define run_needs tiny_tiles_int8_run_needs
+
 #if TINY_TILES_INT8_MHAGEN_VERSION != 200
 #error "tiny_tiles_int8.c is of mhagen 0.2.0, tiny_tiles_int8.h is not: generate both with one version"
 #endif
@@ -83,7 +141,7 @@ static const mhagen_need weight_needs[] = {
   { offsetof(mhagen_weights, wo), 1, -1 },
 };
 
-static const mhagen_packing packing = {
+static const mhagen_packing weight_packing = {
   .bytes = TINY_TILES_INT8_PACKED_BYTES,
   .fingerprint = 0x9E8C46B3ED51079D,
   .sizes = {
@@ -102,9 +160,9 @@ static const mhagen_packing packing = {
 };
 
 mhagen_status tiny_tiles_int8_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
+  mhagen_status status = mhagen_check_weights(&weight_packing, weights, packed);
   if (status == MHAGEN_OK && tiny_tiles_int8_supported()) status = tiny_tiles_int8_self_test();
-  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
+  if (status == MHAGEN_OK) mhagen_pack(&weight_packing, weights, packed);
   return status;
 }
 
@@ -854,7 +912,7 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* Results that unsafe compiler flags would change. */
-static NOINLINE void self_test(const float *in, float *out) {
+static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product is rounded, then a sum */
@@ -906,7 +964,7 @@ static NOINLINE void self_test(const float *in, float *out) {
 #pragma GCC pop_options
 #endif
 
-static const mhagen_phase phases[] = {
+static const mhagen_phase phase_list[] = {
   { "quantize", task_quantize, 0, 1, 1.69 },
   { "keys_values", task_keys_values, 0, 3, 6.75 },
   { "attend", task_attend, 0, 1, 1 },
@@ -914,7 +972,7 @@ static const mhagen_phase phases[] = {
   { "context_rows", task_context_rows, 0, 1, 0.375 },
   { "output", task_output, 0, 1, 2.25 },
 };
-enum { PHASES = sizeof phases / sizeof phases[0] };
+enum { PHASES = sizeof phase_list / sizeof phase_list[0] };
 
 int tiny_tiles_int8_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AMX); }
 
@@ -936,7 +994,7 @@ mhagen_status tiny_tiles_int8_self_test(void) {
   if (!tiny_tiles_int8_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_test_quietly(self_test, in, out);
+  mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
@@ -948,7 +1006,7 @@ mhagen_status tiny_tiles_int8_self_test(void) {
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
 enum { PHASES = 0 };
 
 int tiny_tiles_int8_supported(void) { return 0; }
@@ -958,7 +1016,7 @@ mhagen_status tiny_tiles_int8_self_test(void) { return MHAGEN_ERR_TARGET; }
 #endif
 
 /* offset, alignment, most */
-static const mhagen_need needs[] = {
+static const mhagen_need run_needs[] = {
   { offsetof(mhagen_args, q), 1, -1 },
   { offsetof(mhagen_args, y), 1, -1 },
   { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
@@ -988,8 +1046,8 @@ const mhagen_kernel tiny_tiles_int8_kernel = {
   .pack = tiny_tiles_int8_pack,
   .run = tiny_tiles_int8_run,
   .self_test = tiny_tiles_int8_self_test,
-  .needs = needs,
-  .need_count = sizeof needs / sizeof needs[0],
+  .needs = run_needs,
+  .need_count = sizeof run_needs / sizeof run_needs[0],
   .error = 0.03,
   .unit = 0x1.0204081020408p-8,
   .dtype = "int8",
@@ -1000,7 +1058,78 @@ const mhagen_kernel tiny_tiles_int8_kernel = {
   .v_width = 9,
   .y_width = 9,
   .scale = 0.70710678118654746,
-  .phases = phases,
+  .phases = phase_list,
   .phase_count = PHASES,
   .fingerprint = 0x9E8C46B3ED51079D,
 };
+
+#undef pack_terms
+#undef pack_fills
+#undef pack_quants
+#undef weight_needs
+#undef weight_packing
+#undef root16
+#undef bf16_pair
+#undef int8_word
+#undef MINUS_MAX
+#undef SUM
+#undef TEST
+#undef TOP
+#undef INVERSE
+#undef FALL
+#undef FIRST_MAX
+#undef MAX_END
+#undef MAX_START
+#undef larger_size_16
+#undef words_16
+#undef pinned8
+#undef larger_size_8
+#undef lane_words_8
+#undef tiles_on
+#undef quantize_rows_2x9
+#undef quantize_2x9
+#undef rows_2x2_k3
+#undef project_rows
+#undef queries_2x2_k3
+#undef project_queries
+#undef queries_lanes_2of16
+#undef scaled_queries_2x2of16
+#undef exp2_8
+#undef scores_first_2x2of16
+#undef context_2x2of16_k2_final
+#undef scores_stored_2x2of16
+#undef weights_2x2of16
+#undef known_2of16
+#undef safe_2of16
+#undef attend_2of16
+#undef quantize_lanes_2x2of16
+#undef context_rows_2of16
+#undef output_2of16_2x9_k1
+#undef output_1x2of16_9
+#undef run_entry
+#undef run_all
+#undef task_quantize
+#undef task_keys_values
+#undef task_attend
+#undef task_quantize_context
+#undef task_context_rows
+#undef task_output
+#undef exp2_16
+#undef arithmetic
+#undef phase_list
+#undef PHASES
+#undef run_needs
+#undef NOINLINE
+#undef PRAGMA
+#undef UNROLL
+#undef C00
+#undef C01
+#undef C10
+#undef C11
+#undef A0
+#undef A1
+#undef B0
+#undef B1
+#undef tile_load
+#undef tile_stream
+#undef tile_store

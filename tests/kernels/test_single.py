@@ -57,6 +57,26 @@ def test_two_files_and_the_same_bits(tmp_path):
         assert len(set(alone + together)) == 1 and together[0].startswith("done ")
 
 
+def test_one_translation_unit(tmp_path):
+    """As CMAKE_UNITY_BUILD makes it: kernels of several ISAs and types, a bundle, a ladder and the runtime, in any
+    order, with the bits that files of their own give."""
+    widest = run(MHAGEN, "isas", "--widest").strip()
+    configs = dict(one="isa=scalar", two=f"isa={widest}", three="isa=scalar dtype=int8",
+                   many="isa=arm" if "neon" in widest else "isa=x86",
+                   rungs="isa=scalar seq_kv=9,16 attention=cross kv_len=true",
+                   cached="isa=scalar cache=fixed attention=cross")
+    for name, config in configs.items():
+        run(MHAGEN, "gen", *SHAPE.split(), *config.split(), f"name={name}", "--selftest", "-o", tmp_path)
+    sources = sorted(path.name for path in tmp_path.glob("*.c"))
+    order, = in_turn([sources, sources[::-1]], "order")
+    (tmp_path / "unity.c").write_text("".join(f'#include "{name}"\n' for name in order))
+    for compiler in in_turn(COMPILERS, "unity"):  # at -O0 gcc's intrinsics are macros that convert without a cast
+        run(compiler, "-std=c11", "-O0", *WARNINGS, "-Wno-conversion", "-Wno-sign-conversion", "-c", "unity.c",
+            cwd=tmp_path)
+    kernels = ["one", "two", "three", "many"]
+    assert program(tmp_path, kernels, ["unity.o"]) == program(tmp_path, kernels, sources)
+
+
 def test_all_symbols_have_the_name(tmp_path):
     source = single(tmp_path, SHAPE, "scalar", "one")
     run("gcc", "-O1", "-c", source, "-o", tmp_path / "one.o")
