@@ -61,8 +61,8 @@ const VERDICTS = { slower: 1, faster: 2, within: 5 };
 const groupOf = (key, value) => VERDICTS[value] ?? placeOf(key, value);
 
 function median(values) {
-  const sorted = Float64Array.from(values).sort();
-  return sorted[(sorted.length - 1) >> 1];
+  const sorted = Float64Array.from(values).sort(), middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 const extent = (values) => values.reduce(([least, most], value) => (

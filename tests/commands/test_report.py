@@ -816,6 +816,7 @@ def test_ten_thousand_rows_on_the_page(page, tmp_path):
     page.open(tmp_path / "report.html")
     assert page.text("#count") == "All 10,000 configs"
     assert "2,000 are drawn" in page.text("#speed")
+    assert [page.value(f"median([{values}])") for values in ("7", "3, 1, 2", "10, 2, 1, 3")] == [7, 2, 2.5]
     page.run("""
         document.querySelector("#axes [value=avx2]").click();
         document.querySelector("#configs-table thead button").click();""")
