@@ -57,6 +57,7 @@ function M.run(dir, arguments, options)
   local command = build.joined({ "env", "NINJA_STATUS=[%f/%t, %es" .. (options.eta and ", %Es left] " or "] "),
                                  "ninja", "-C", dir }, arguments)
   if options.jobs then command = build.joined(command, { "-j", options.jobs }) end
+  command.tied = true -- a Ninja that is left alone would go on with steps, each of which refuses to run
   local status, output = host.run(command, options.quiet and build.OUTPUT_BYTES or nil)
   if must(status, output) == 0 then return end
   error({ message = ("%s: ninja ended with status %d%s"):format(dir, status,

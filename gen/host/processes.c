@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -146,10 +147,26 @@ static void wait_seconds(Child *child, const sigset_t *signals, double limit) {
   close(signal_fd);
 }
 
+/* Starts a program that is terminated when we end, however that is; 127 is its status where it is not there. */
+static int start_tied(pid_t *pid, char **argv, const sigset_t *mask, const int ends[2]) {
+  const pid_t parent = getpid();
+  *pid = fork();
+  if (*pid != 0) return *pid < 0 ? errno : 0;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  sigprocmask(SIG_SETMASK, mask, NULL);
+  if (ends[1] >= 0) dup2(ends[1], STDOUT_FILENO);
+  for (int i = 0; i < 2; ++i) {
+    if (ends[i] >= 0 && ends[i] != STDOUT_FILENO) close(ends[i]);
+  }
+  if (getppid() == parent) execvp(argv[0], argv);
+  _exit(127);
+}
+
 /* run({ program, argument, ... } [, limit [, seconds]]) -> exit status, 128 + n for signal n, which
  * ended the program or interrupted us while it ran; with a limit what it wrote to standard output, at
  * most so many bytes, else nil; whether it was ended for having taken longer than `seconds`, where 0
- * and nil are no limit. Other output goes where ours goes. nil, message if it could not be started. */
+ * and nil are no limit. Other output goes where ours goes. nil, message if it could not be started.
+ * A list with the field `tied`: the program does not outlive us. */
 static int host_run(lua_State *L) {
   size_t count = (size_t)lua_rawlen(L, 1);
   Child child = {.out = -1, .limit = (size_t)luaL_optinteger(L, 2, 0)};
@@ -185,7 +202,10 @@ static int host_run(lua_State *L) {
   posix_spawnattr_setsigmask(&attributes, &before);
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGMASK | (limit > 0 ? POSIX_SPAWN_SETPGROUP : 0));
-  int error = posix_spawnp(&child.pid, argv[0], &actions, &attributes, argv, environ);
+  lua_getfield(L, 1, "tied");
+  int error = lua_toboolean(L, -1)
+                  ? start_tied(&child.pid, argv, &before, ends)
+                  : posix_spawnp(&child.pid, argv[0], &actions, &attributes, argv, environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (child.text != NULL) close(ends[1]);

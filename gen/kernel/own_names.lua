@@ -29,6 +29,7 @@ return function(source, kernel)
     undefined[i] = template.file("undefine.h.in", { name = name })
   end
   local _, last = source:find(LAST_INCLUDE, 1, true)
+  if not last then return source end
   return source:sub(1, last) .. template.file("own_names.h.in", { text = table.concat(defined) }) ..
     source:sub(last + 1) .. "\n" .. table.concat(undefined)
 end

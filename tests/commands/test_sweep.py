@@ -18,6 +18,7 @@ import pytest
 
 from test_bench import FIELDS
 from test_config import assert_refused
+from test_faults import wait_for
 from tools import MHAGEN, ROOT, SEED, cpu_time, native, need
 
 pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja")
@@ -684,6 +685,18 @@ def kill(process, whom):
         except ProcessLookupError:
             pass
     process.wait()
+
+
+def test_ninja_does_not_outlive_a_sweep(sweep):
+    """Nor do the steps that it has started."""
+    sweep.grid(grid(seq="3"))
+    process = subprocess.Popen(sweep.command("--quiet"), env={**sweep.env, "HANG_CHECK": name(3)},
+                               stderr=subprocess.DEVNULL)
+    wait_for(lambda: hanging(sweep))
+    everyone = family(process.pid)
+    kill(process, "mhagen")
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in everyone) and not hanging(sweep))
+    assert sweep.done()[BASE]["status"] == "ok"
 
 
 def results_so_far(sweep):
