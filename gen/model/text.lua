@@ -17,6 +17,8 @@ local function plain(text) return (text:gsub("[^%w ._()-]", "?")) end
 M.PACKED = { suffix = "packed", what = "packed weights" }
 M.TABLES = { suffix = "tables", what = "tables of rope" }
 
+local LARGE = 1 << 29 -- bytes from which on a file has a section for large data: old assemblers of clang know none
+
 -- The files that link a file of packed weights or tables of a kernel, of so many bytes, into a program.
 function M.embedded(name, file, bytes, kind)
   local symbol = ("%s_%s"):format(name, kind.suffix)
@@ -24,7 +26,8 @@ function M.embedded(name, file, bytes, kind)
     more.name, more.version, more.symbol, more.what = name, version, symbol, kind.what
     return { name = symbol .. as, text = template.file("packed" .. as .. ".in", more) }
   end
-  return { made(".h", { bytes = tostring(bytes) }), made(".S", { file = literal(file) }) }
+  local large = bytes >= LARGE and "1" or "0"
+  return { made(".h", { bytes = tostring(bytes) }), made(".S", { file = literal(file), large = large }) }
 end
 
 -- The row of a packer; embed: with what is in its files; apart: with its tables.
