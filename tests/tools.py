@@ -250,6 +250,8 @@ def hidden(compiled, name, isa):
     need(nm)
     allowed = symbols(re.findall(r"\b(mhagen_\w+)\(", (ROOT / "runtime/mhagen.h").read_text()))
     allowed |= {"memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
+    # By what a distribution's compiler has on by default, as Ubuntu's: -fstack-protector-strong, _FORTIFY_SOURCE.
+    allowed |= {"__stack_chk_fail", "__stack_chk_guard", "__memset_chk", "__memcpy_chk"}
     own, found, rows = {f"{name}_{part}" for part in ("pack", "pack_tables", "packed_check", "run", "fill", "supported",
                                                "self_test", "kernel")}, [], 0
     for line in run(nm, "-f", "sysv", compiled).splitlines():

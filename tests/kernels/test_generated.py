@@ -207,6 +207,15 @@ def test_hidden_things_are_found(line, found, tmp_path):
     assert sorted(hidden(tmp_path / "k.o", "k", "scalar")) == sorted(found)
 
 
+def test_what_a_distribution_adds_is_not_hidden(tmp_path):
+    """Ubuntu's gcc protects the stack by default, that of tile registers' settings too."""
+    source = tmp_path / "k.c"
+    source.write_text("void mhagen_pack(char *); void k_run(void) { char x[64]; mhagen_pack(x); }\n")
+    run("gcc", "-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=3", "-c", source, "-o",
+        tmp_path / "k.o")
+    assert "__stack_chk_fail" in run("nm", tmp_path / "k.o") and hidden(tmp_path / "k.o", "k", "scalar") == []
+
+
 @slow
 def test_many_kernels_link_together(tmp_path):
     """All globals start with the kernel's name, so one program holds any number of them. (What is hidden in kernels of
