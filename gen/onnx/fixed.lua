@@ -26,16 +26,16 @@ end
 function M.add(graph, layers, given)
   local longer = graph_layers.longer(graph, given)
   for _, layer in ipairs(layers) do
-    local own, keys = {}, nil
-    own.seq, keys = M.rows(graph, layer, longer)
-    if not given.cache then own.seq_kv = keys ~= own.seq and keys or nil end -- with a cache it is what that holds
-    for _, key in ipairs { "seq", "seq_kv" } do
-      local rows = own[key]
-      if rows and given[key] and given[key] ~= tostring(rows) then
-        error({ message = ("layer %s: %s = %s: the graph has %s there in all runs; leave %s out, or take other layers " ..
-          "by --only"):format(wording.short(layer.name), key, given[key], wording.counted(rows, "row"), key) }, 0)
+    local seq, seq_kv = M.rows(graph, layer, longer)
+    if given.cache then seq_kv = nil end -- it is what the cache holds
+    for key, rows in pairs { seq = seq or nil, seq_kv = seq_kv or nil } do
+      if given[key] and given[key] ~= tostring(rows) then
+        local name, count = wording.short(layer.name), wording.counted(rows, "row")
+        error({ message = ("layer %s: %s = %s: the graph has %s there in all runs; leave %s out, or take other " ..
+          "layers by --only"):format(name, key, given[key], count, key) }, 0)
       end
-      if rows and not given[key] then table.insert(layer.keys, ("%s=%d"):format(key, rows)) end
+      local told = given[key] or key == "seq_kv" and rows == seq
+      if not told then table.insert(layer.keys, ("%s=%d"):format(key, rows)) end
     end
   end
 end

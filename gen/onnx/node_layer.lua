@@ -123,6 +123,14 @@ function Layer:padding(name)
   end
 end
 
+-- Refuses padding that is not hidden: its scores get a number that is no low one.
+function Layer:check_filter(name)
+  local value = self.c:number("mask_filter_value", -1e4)
+  if self:input(name) and value > -1e4 then
+    self:fail("mask_filter_value: %.6g hides no key; a kernel hides them, as -10000 does", value)
+  end
+end
+
 -- Takes a projection for some of the columns of its matrix.
 function Layer:project(letter, made, first, count)
   local own = { first = made.first + first, count = count }

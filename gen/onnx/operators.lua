@@ -35,6 +35,7 @@ operators["com.microsoft Attention"] = {
     keys.scale = layer:given "scale"
     layer:mask "attention_bias"
     layer:padding "mask_index"
+    layer:check_filter "mask_index"
   end,
 }
 
@@ -68,6 +69,7 @@ operators["com.microsoft MultiHeadAttention"] = {
     layer:refuse "cache_indirection"
     layer:mask "attention_bias"
     layer:padding "key_padding_mask"
+    layer:check_filter "key_padding_mask"
   end,
 }
 

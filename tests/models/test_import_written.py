@@ -252,8 +252,8 @@ def by_head(g):
 
 
 def by_head_turned(g):
-    """A factor for each head behind rope, which may be negative."""
-    by = g.x(g.h, 1, 1) + 1
+    """A factor for each head behind rope, which may be negative but for the first one."""
+    by = np.abs(g.x(g.h, 1, 1)) + 0.5
     by[-1] = -0.5
     return rotated(False, lambda x: g.node("Mul", x, g.constant(by)), normed=False)(g)
 
@@ -597,8 +597,8 @@ def test_written(build, tmp_path):
     y, keys = build(g)
     model = model_of(g, y, g.opset)
     onnx.save(model, tmp_path / "m.onnx")
-    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", *rows_of(tmp_path / "m.onnx", tmp_path / "text", g.seq),
-               "-o", tmp_path / "text")
+    rows = rows_of(tmp_path / "m.onnx", tmp_path / "text", g.seq)
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", *rows, "-o", tmp_path / "text")
     found = [line.strip() for line in text.splitlines() if " isa=scalar" in line]
     wanted = keys.format(h=g.h, dk=g.dk, h_kv=g.h_kv, width=g.width).split()
     assert len(found) == 1 and "1 layer, 1 kernel" in text

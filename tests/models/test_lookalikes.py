@@ -1,0 +1,129 @@
+"""Graphs that look like attention and mean something else are refused, or compute the same; one for each kind that was
+once imported as if it were plain attention. fuzz_lookalikes.py draws others."""
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+np = pytest.importorskip("numpy", reason="NumPy is not installed")
+
+import fuzz_lookalikes as fuzz
+from fuzz_lookalikes import T
+from test_import import refused
+from tools import MHAGEN, run
+
+
+def along(op, axis, one=None):
+    """Numbers along an axis, or at one place of it alone."""
+    def change(g, value, shape):
+        x = np.ones([size if a == axis else 1 for a, size in enumerate(shape)], "f4")
+        if one is None:
+            x[...] = g.normal(*x.shape) + 1
+        else:
+            x.flat[one] = 2.5
+        return g.node(op, value, g.floats(x)), op
+    return change
+
+
+def swapped(axis):
+    def change(g, value, shape):
+        order = list(range(shape[axis]))
+        order[-3], order[-2] = order[-2], order[-3]
+        return g.node("Gather", value, g.ints(*order), axis=axis), "Gather"
+    return change
+
+
+def three(g, value, shape):
+    return g.node("Max", value, g.floats(-1e30), g.floats(0.3)), "Max of three"
+
+
+KINDS = {
+    "norm of values": {"vr": fuzz.norm("rms")}, "layer norm of values": {"v": fuzz.layer_norm},
+    "rows of x": {"x": swapped(1)}, "rows of K": {"kt": swapped(2)}, "a row of V": {"vt": along("Mul", 2, 2)},
+    "a row of Q": {"q": along("Add", 1, 2)}, "a row of the context": {"cr": along("Mul", 1, 2)},
+    "rows of the context": {"c": swapped(2)}, "scores to integers": {"s": fuzz.cast(T.INT32)}, "weights to flags": {
+        "p": fuzz.cast(T.BOOL)}, "a factor for each head of Q": {"qt": along("Mul", 1)},
+    "a factor for each head of scores": {"scaled": along("Mul", 1)}, "a factor for each row": {"scaled": along("Mul", 2)},
+    "rows cleared": {"p": fuzz.cleared},
+    "Max of three": {"scaled": three},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind(kind, tmp_path):
+    said = [fuzz.verdict(f"{kind} {number}", tmp_path, KINDS[kind]) for number in range(2)]
+    assert all(what != "failed" for what, _ in said), said
+    assert any(what != "skipped" for what, _ in said), said
+
+
+def model_of(nodes, inputs, tensors, ir_version=8):
+    values = [onnx.helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in inputs]
+    graph = onnx.helper.make_graph(nodes, "g", values, [onnx.ValueInfoProto(name="y")], [
+        onnx.numpy_helper.from_array(np.asarray(x), name) for name, x in tensors.items()])
+    return onnx.helper.make_model(graph, ir_version=ir_version, opset_imports=[
+        onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("com.microsoft", 1)])
+
+
+def test_constants_that_may_change(tmp_path):
+    """A caller may give another value for an initializer that is an input; before version 4 all were inputs."""
+    g, model = fuzz.drawn("constants", {})
+    name = next(tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2)
+    shape = next(tensor.dims for tensor in model.graph.initializer if tensor.name == name)
+    model.graph.input.append(onnx.helper.make_tensor_value_info(name, T.FLOAT, shape))
+    onnx.save(model, tmp_path / "m.onnx")
+    said = refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+    assert f"tensor {name}: is an input too" in said and "remove_initializer_from_input" in said
+    model.ir_version = 3
+    onnx.save(model, tmp_path / "m.onnx")
+    run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, "f4"), model.graph.node[0].output[0]))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert "is made by a node too" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+
+
+def test_rows_of_the_graph(tmp_path):
+    """Rows that all runs have are the default, and no others are taken."""
+    g, model = fuzz.drawn("rows", {})
+    rows = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    onnx.save(model, tmp_path / "m.onnx")
+    assert f" seq={rows} " in run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+    run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", f"seq={rows}", "-o", tmp_path / "out")
+    for word in f"seq={rows + 1}", f"seq_kv={rows + 1}":
+        said = refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar", word)
+        assert f": the graph has {rows} rows there in all runs; leave {word.split('=')[0]} out" in said
+
+
+def test_masks_of_operators(tmp_path):
+    """A mask with fewer columns than keys, and one whose hidden keys are not hidden."""
+    rows, kind = [2, 4, 16], T.FLOAT
+    node = onnx.helper.make_node("Attention", ["q", "k", "v", "mask"], ["y"], q_num_heads=2, kv_num_heads=2)
+    inputs = [("q", kind, rows), ("k", kind, [2, 6, 16]), ("v", kind, [2, 6, 16]), ("mask", kind, [4, 5])]
+    onnx.save(model_of([node], inputs, {}), tmp_path / "m.onnx")
+    assert "attn_mask: has 5 columns for 6 keys" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+    for value in -1.0, -10000.0:
+        node = onnx.helper.make_node("MultiHeadAttention", ["q", "k", "v", "", "mask"], ["y"], domain="com.microsoft",
+                                     num_heads=2, mask_filter_value=value)
+        inputs = [("q", kind, rows), ("k", kind, rows), ("v", kind, rows), ("mask", T.INT32, [2, 4])]
+        onnx.save(model_of([node], inputs, {}), tmp_path / "m.onnx")
+        if value == -1.0:
+            assert "mask_filter_value: -1 hides no key" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+        else:
+            run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+
+
+def test_a_mask_with_a_hole(tmp_path):
+    """Of more numbers than are looked at one by one: causal but for one key, which only the evaluation sees. And a
+    mask that hides by -10000 is an argument, for scores may be as large."""
+    for value, hole, keys in (-1e9, True, " mask=add"), (-1e9, False, " causal=true"), (-1e4, False, " mask=add"):
+        g = fuzz.Graph("hole")
+        x = g.input("x", g.normal(1, 300, 8))
+        parts = [g.node("Transpose", g.node("Reshape", g.node("MatMul", x, g.floats(g.normal(8, 8))),
+                                            g.ints(1, 300, 2, 4)), perm=[0, 2, *last])
+                 for last in ([1, 3], [3, 1], [1, 3])]
+        mask = np.triu(np.full((300, 300), value), 1)
+        mask[211, 97] = value * hole
+        weights = g.node("Softmax", g.node("Add", g.node("MatMul", *parts[:2]), g.floats(mask)), axis=-1)
+        y = g.node("Reshape", g.node("Transpose", g.node("MatMul", weights, parts[2]), perm=[0, 2, 1, 3]),
+                   g.ints(1, 300, 8))
+        onnx.save(g.model(g.node("Identity", y)), tmp_path / "m.onnx")
+        text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+        assert keys in text and ("causal" in keys) == ("causal" in text), text
