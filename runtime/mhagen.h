@@ -36,8 +36,9 @@
  *
  * Errors against float64, s being the largest |score|:
  *
- *   ||y - ref|| <= error * max(1, s/8) * ||ref||    norms of at least 32 rows of attention weights
- *                                                   and 64 columns, where results do not cancel
+ *   ||y - ref|| <= error * max(1, s/16) * ||ref||   norms of at least 32 rows of attention weights
+ *                                                   and 64 columns, where results do not cancel;
+ *                                                   s/8 where unit is above 2^-24
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
  * Independent terms have the root of their sum of squares as norm. Results do not cancel where
@@ -290,7 +291,7 @@ typedef struct mhagen_kernel {
   mhagen_status (*self_test)(void); /* have the compiler's flags left the arithmetic as it is? */
   const mhagen_need *needs; /* what a run needs of mhagen_args */
   int need_count;
-  double error; /* what the norm of all errors is of that of all results, above, for s <= 8 */
+  double error; /* what the norm of all errors is of that of all results, above, for small s */
   double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32; of int8 as
                    a part of the largest one of its row or column */
   int window_left, window_right; /* where the options say so */

@@ -191,7 +191,7 @@ local function type_lines(recorded)
     rows[#rows + 1] = { row[1], ("%g"):format(other.error), number(other.packed_bytes),
       number(other.workspace_bytes // other.resident), number(other.cache_bytes),
       rounded_up(other.cost / other.cpu.fmas),
-      other.error_scores < types.SCORES and ("scores up to %d"):format(other.error_scores) or "" }
+      other.error_scores < types.MOST_SCORES and ("scores up to %d"):format(other.error_scores) or "" }
   end
   local lines = columns(rows, { true, [7] = true })
   table.insert(lines, 1,

@@ -5,7 +5,7 @@
 local M = {}
 
 -- name, doc; bytes of a number in memory, c = its type in C; unit = its largest rounding, as a part of a number;
--- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most M.SCORES;
+-- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most M.scores(unit);
 -- error_of_sums = that where sums of projections are of it as well;
 -- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; or quantized, where rows
 -- of A and columns of B are integers times a scale of theirs, and projects alone; ops, those that an ISA has to have
@@ -13,7 +13,10 @@ local M = {}
 -- be where the type has not the range of float32; pair and store_pairs, the ops that make words of two numbers; stored,
 -- the same type as it lies in callers' arrays, where it can: load and store are the ops for it, if not those of
 -- float32.
-M.SCORES = 8 -- with larger ones the error grows as they do
+M.MOST_SCORES = 16
+
+-- Where the largest rounding is `unit`, errors grow with scores from these on.
+function M.scores(unit) return unit <= 2.0 ^ -24 and M.MOST_SCORES or 8 end
 
 M.names, M.by_name = {}, {}
 M.of_attention = {} -- the names of those that attention may have
@@ -96,7 +99,7 @@ M.short_words = { name = "pairs of int8", bytes = 4, c = "int8_pair" }
 --   name, bits   bits of a number, of which so many are in_word
 --   op, ops      the op that makes floats of a word's numbers, and those that an ISA may lack
 --   unit, error  as above; of integers unit is a part of the largest number that shares a scale
---   scores       up to which the error is so, if not M.SCORES
+--   scores       up to which the error is so, if not M.scores(unit)
 --   type         numbers of this type, which have no scale; else integers times a scale
 --   columns      a scale is that of a column, else that of a group of its rows
 --   deinterleave  a vector of words has the first numbers of as many columns as it has lanes, then the second ones

@@ -227,7 +227,7 @@ local function add_error(plan)
   plan.unit = 0
   for _, type in ipairs(M.types(plan)) do plan.unit = math.max(plan.unit, type.unit) end
   local quant = types.quants[plan.cfg.weight_dtype]
-  plan.error_scores = quant and quant.scores or types.SCORES
+  plan.error_scores = quant and quant.scores or types.scores(plan.unit)
 end
 
 function M.build(cfg)

@@ -251,7 +251,8 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   /* Scores of int4 err by a tenth of themselves. */
   const char *quants = ref_quants(shape);
   const int nibbles = quants && !strcmp(quants, "int4");
-  return shape->error * fmax(1, max_score / (nibbles ? 4 : 8));
+  const double from = nibbles ? 4 : shape->unit <= 0x1p-24 ? 16 : 8;
+  return shape->error * fmax(1, max_score / from);
 }
 
 static double row_error(const mhagen_kernel *shape, double score_size) {

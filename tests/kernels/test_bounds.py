@@ -142,7 +142,7 @@ def test_formula(library, shape):
 @pytest.mark.parametrize("what", ["all", "scores"])
 def test_float32_itself(library, what):
     """Two rows, scores up to 70 or so. With every operation rounded, some rows are beyond the promise for norms;
-    exact scores, rounded once to float32, use a quarter of it alone. All rows keep their bound."""
+    exact scores, rounded once to float32, use half of it alone. All rows keep their bound."""
     rng, beyond, worst, rows = random.Random(2), 0, 0.0, 0
     for _ in range(150 if what == "all" else 600):
         case = Case(library, rng, h=1, d_model=8, dk=8, seq=2, rise=6.0)
@@ -153,7 +153,7 @@ def test_float32_itself(library, what):
             beyond += error > case.promise * norm(want)
             worst = max(worst, error / (case.promise * norm(want)))
     print(f"{what}: {beyond} of {rows} rows, at most {worst:.2g} times the promise")
-    assert beyond > 0 if what == "all" else worst > 0.2
+    assert beyond > 0 if what == "all" else worst > 0.4
 
 
 def test_few_rows_that_rise():
