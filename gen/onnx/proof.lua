@@ -168,7 +168,7 @@ local function weights_of(find, layer, cfg)
   local rope = layer.keys.rope and layer.weights.rope_cos == nil and layer.turns
   if rope then
     local cos, sin = {}, {}
-    local first = cfg.causal_align == "bottom_right" and math.min(0, layer.extents.k - layer.extents.q) or 0
+    local first = layer.keys.causal_align == "bottom_right" and math.min(0, layer.extents.k - layer.extents.q) or 0
     for place = first, math.max(layer.extents.q, layer.extents.k) - 1 do
       for _, turn in ipairs(layer.turns) do
         local angle = 2 * math.pi * turn * place
@@ -292,6 +292,15 @@ end
 local CALM, LOW, HIGH, FARTHEST = 8, 0.5, 60, 1e3
 
 local TOO_LARGE = "it is too large to be evaluated"
+local BLUNT = 0.05 -- tolerance with which nothing is told
+
+-- What make returns, or nil and why a config or its weights are refused.
+local function tried(make, ...)
+  local good, made = pcall(make, ...)
+  if good then return made end
+  if type(made) ~= "table" then error(made, 0) end
+  return nil, made.message or ("%s = %s: %s"):format(made.key, tostring(made.value), made.rule)
+end
 
 local function prove(find, layer, whole)
   local plan, why, leaves = plan_of(find, layer)
@@ -302,10 +311,13 @@ local function prove(find, layer, whole)
   local large = plan.numbers > most or plan.products > MOST_PRODUCTS or plan.work > most << 4
   if large or not whole and plan.products > MUCH then return TOO_LARGE, true end
   local past = layer.inputs.past_k and layer.past or 0
-  local cfg = config_of(layer)
+  local cfg, weights
+  cfg, why = tried(config_of, layer)
+  if cfg then weights, why = tried(weights_of, find, layer, cfg) end
+  if not weights then return why end
   local self = { find = find, layer = layer, plan = plan, leaves = leaves, shapes = shapes, past = past,
                  arrays = find.graph.tools.arrays, rows = extents.k - past }
-  self.shape, self.weights = shape_of(layer, cfg, past), weights_of(find, layer, cfg)
+  self.shape, self.weights = shape_of(layer, cfg, past), weights
   local size, scores, spent = find.size or 1.0, nil, 0 -- as the layer before had it
   local cost = plan.products + 2 * scores_of * (cfg.dk + cfg.dv)
   for number = 1, #draws do
@@ -315,6 +327,9 @@ local function prove(find, layer, whole)
       size = math.max(1 / FARTHEST, math.min(FARTHEST, size * (CALM / math.max(scores, 1e-9)) ^ 0.5))
       find.size = size
       why, scores = compare(self, number, size)
+    end
+    if number == 1 and not why and tolerance(self, scores) > BLUNT then
+      why = ("its scores are as large as %.1e, so that roundings hide what it computes"):format(scores)
     end
     if why or spent > ENOUGH then break end
   end

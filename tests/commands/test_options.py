@@ -177,12 +177,12 @@ def test_pairs(tmp_path):
 
 
 @pytest.mark.parametrize("needs_of, wrong, told", [
-    ("no table", ".need_count = sizeof needs / sizeof needs[0],", "is not needed as the options say"),
+    ("no table", ".need_count = sizeof run_needs / sizeof run_needs[0],", "is not needed as the options say"),
     ("a length", "offsetof(mhagen_args, kv_len), 1, 16", "kv_len is not needed as the options say")])
 def test_checker_sees_wrong_tables(needs_of, wrong, told, tmp_path):
     text = source(tmp_path, *arguments(), "kv_len=true")
     assert wrong in text
-    (tmp_path / "kernel.c").write_text(text.replace(wrong, wrong.replace("sizeof needs / sizeof needs[0]", "0")
+    (tmp_path / "kernel.c").write_text(text.replace(wrong, wrong.replace("sizeof run_needs / sizeof run_needs[0]", "0")
                                                     .replace("1, 16", "1, 17")))
     (tmp_path / "main.c").write_text(
         '#include "kernel.h"\n#include "checker.h"\nint main(int argc, char **argv) {\n'

@@ -208,7 +208,7 @@ def test_toy_stage(config, tmp_path):
 def test_toy_stage_drawn(tmp_path):
     """In drawn configs nothing is touched beyond an array, or one line says what the stage is not for."""
     rng, rows = random.Random(tools.seed_of("toy_stage")), tools.schema(ROOT / "build/mhagen-toy")
-    keys = ["h", "d_model", "dk", "dv", "seq", "batch", "causal", "y_width", "io_dtype", "project", "unroll", "dtype"]
+    keys = ["h", "d_model", "dk", "dv", "seq", "batch", "causal", "y_width", "io_dtype", "unroll", "dtype"]
     ran = 0
     while ran < 2:
         drawn = fuzz.random_config(rng, rows)
