@@ -40,10 +40,10 @@ KINDS = {
     "norm of values": {"vr": fuzz.norm("rms")}, "layer norm of values": {"v": fuzz.layer_norm},
     "rows of x": {"x": swapped(1)}, "rows of K": {"kt": swapped(2)}, "a row of V": {"vt": along("Mul", 2, 2)},
     "a row of Q": {"q": along("Add", 1, 2)}, "a row of the context": {"cr": along("Mul", 1, 2)},
-    "rows of the context": {"c": swapped(2)}, "scores to integers": {"s": fuzz.cast(T.INT32)}, "weights to flags": {
-        "p": fuzz.cast(T.BOOL)}, "a factor for each head of Q": {"qt": along("Mul", 1)},
-    "a factor for each head of scores": {"scaled": along("Mul", 1)}, "a factor for each row": {"scaled": along("Mul", 2)},
-    "rows cleared": {"p": fuzz.cleared},
+    "rows of the context": {"c": swapped(2)}, "scores to integers": {"s": fuzz.cast(T.INT32)},
+    "weights to flags": {"p": fuzz.cast(T.BOOL)}, "a factor for each head of Q": {"qt": along("Mul", 1)},
+    "a factor for each head of scores": {"scaled": along("Mul", 1)},
+    "a factor for each row": {"scaled": along("Mul", 2)}, "rows cleared": {"p": fuzz.cleared},
     "Max of three": {"scaled": three},
 }
 
