@@ -14,6 +14,7 @@
 #include <lauxlib.h>
 
 #include "arrays.h"
+#include "decoders.h"
 #include "host.h"
 #include "mhagen.h"
 
@@ -128,65 +129,63 @@ static int host_list(lua_State *L) {
   return 1;
 }
 
-static double half(uint16_t bits) {
-  const double sign = bits >> 15 ? -1 : 1, fraction = bits & 1023;
-  const int exponent = bits >> 10 & 31;
-  if (exponent == 31) return fraction > 0 ? NAN : sign * INFINITY;
-  return sign * (exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25));
+/* A little-endian integer, or the bits of a double. */
+static uint64_t word_at(const unsigned char *p, size_t bytes) {
+  uint64_t bits = 0;
+  for (size_t i = bytes; i > 0; --i) bits = bits << 8 | p[i - 1];
+  return bits;
 }
 
-static double brain(uint16_t bits) {
-  const uint32_t word = (uint32_t)bits << 16;
-  float x;
-  memcpy(&x, &word, sizeof x);
-  return (double)x;
+static double double_of(uint64_t bits) {
+  double x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
 }
 
-/* Number i of little-endian bytes. */
-#define READER(name, type, expression)                              \
-  static double read_##name(const unsigned char *bytes, size_t i) { \
-    type x;                                                         \
-    memcpy(&x, bytes + i * sizeof x, sizeof x);                     \
-    return expression;                                              \
-  }
-READER(f64, double, x)
-READER(f32, float, (double)x)
-READER(f16, uint16_t, half(x))
-READER(bf16, uint16_t, brain(x))
-READER(i64, int64_t, (double)x)
-READER(u64, uint64_t, (double)x)
-READER(i32, int32_t, x)
-READER(u32, uint32_t, x)
-READER(i16, int16_t, x)
-READER(u16, uint16_t, x)
-READER(i8, int8_t, x)
-READER(u8, uint8_t, x)
-static double read_bool(const unsigned char *bytes, size_t i) { return bytes[i] != 0; }
-static double read_u4(const unsigned char *bytes, size_t i) { return bytes[i / 2] >> i % 2 * 4 & 15; }
-static double read_i4(const unsigned char *bytes, size_t i) { return ((bytes[i / 2] >> i % 2 * 4 & 15) ^ 8) - 8; }
+static double signed_of(uint64_t bits, size_t bytes) {
+  const uint64_t sign = (uint64_t)1 << (8 * bytes - 1);
+  return (double)(int64_t)((bits ^ sign) - sign);
+}
 
 /* decoded(bytes, type, count) -> an array of the numbers that a string has, or nil for another type */
 static int host_decoded(lua_State *L) {
+  enum { DOUBLE, SIGNED, UNSIGNED, FLAG };
   static const struct {
     const char *name;
-    size_t bits;
-    double (*read)(const unsigned char *bytes, size_t i);
-  } types[] = {{"F64", 64, read_f64}, {"F32", 32, read_f32}, {"F16", 16, read_f16}, {"BF16", 16, read_bf16},
-               {"I64", 64, read_i64}, {"U64", 64, read_u64}, {"I32", 32, read_i32}, {"U32", 32, read_u32},
-               {"I16", 16, read_i16}, {"U16", 16, read_u16}, {"I8", 8, read_i8},    {"U8", 8, read_u8},
-               {"bool", 8, read_bool}, {"U4", 4, read_u4},   {"I4", 4, read_i4}};
-  size_t bytes;
-  const unsigned char *from = (const unsigned char *)luaL_checklstring(L, 1, &bytes);
+    size_t bytes;
+    int kind;
+  } wide[] = {{"F64", 8, DOUBLE},   {"I64", 8, SIGNED}, {"U64", 8, UNSIGNED}, {"I32", 4, SIGNED},
+              {"U32", 4, UNSIGNED}, {"I16", 2, SIGNED}, {"U16", 2, UNSIGNED}, {"bool", 1, FLAG}};
+  size_t size;
+  const unsigned char *from = (const unsigned char *)luaL_checklstring(L, 1, &size);
   const char *name = luaL_checkstring(L, 2);
-  const lua_Integer count = luaL_checkinteger(L, 3);
-  for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
-    if (strcmp(types[t].name, name) != 0) continue;
-    luaL_argcheck(L, count >= 0 && (size_t)count <= bytes * 8 / types[t].bits, 3, "more than there are");
-    double *to = push_numbers(L, count);
-    for (size_t i = 0; i < (size_t)count; ++i) to[i] = types[t].read(from, i);
+  const lua_Integer wanted = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, wanted >= 0 && wanted <= NUMBER_MOST, 3, "out of range");
+  const size_t count = (size_t)wanted;
+  for (size_t t = 0; t < sizeof wide / sizeof *wide; ++t) { /* floats would round them */
+    if (strcmp(wide[t].name, name) != 0) continue;
+    const size_t bytes = wide[t].bytes;
+    luaL_argcheck(L, count <= size / bytes, 3, "more than there are");
+    double *to = push_numbers(L, wanted);
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t bits = word_at(from + i * bytes, bytes);
+      to[i] = wide[t].kind == DOUBLE   ? double_of(bits)
+              : wide[t].kind == SIGNED ? signed_of(bits, bytes)
+              : wide[t].kind == FLAG   ? bits != 0
+                                       : (double)bits;
+    }
     return 1;
   }
-  return 0;
+  const Type *type = find_type(name);
+  if (type == NULL) type = find_integers(name);
+  if (type == NULL) return 0;
+  const size_t elements = (size_t)type->elements, blocks = (count + elements - 1) / elements;
+  luaL_argcheck(L, blocks <= size / (size_t)type->bytes, 3, "more than there are");
+  float *floats = push_memory(L, blocks * elements * sizeof *floats)->at;
+  type->read(from, floats, blocks);
+  double *to = push_numbers(L, wanted);
+  for (size_t i = 0; i < count; ++i) to[i] = (double)floats[i];
+  return 1;
 }
 
 /* ---- numbers for numbers ---- */

@@ -4,7 +4,7 @@
 --     leaves     { value = true }: where the part begins; inputs of the graph that it reads are leaves too
 --     plan       { nodes = in their order, inputs = { name, .. } leaves that are read, products, numbers, work }
 --                products: multiplications of its matrix products; numbers: the most that it has at a time; work:
---                all that it makes
+--                all that it makes; constants: those that were read, for the next run
 --   run(plan, arrays, feeds, number) -> { output = { at = array, shape, integer } }; nil and why not
 --     arrays     the host's (gen/host/arrays.c)
 --     feeds      { name = { at = array, integer } } of the leaves
@@ -69,8 +69,8 @@ local function add_costs(made)
 end
 
 function M.plan(graph, shapes, outputs, leaves)
-  local made = { graph = graph, shapes = shapes, outputs = outputs, nodes = {}, inputs = {}, last = {}, products = 0,
-                 numbers = 0, work = 0 }
+  local made = { graph = graph, shapes = shapes, outputs = outputs, nodes = {}, inputs = {}, last = {}, constants = {},
+                 products = 0, numbers = 0, work = 0 }
   local state, waiting = {}, copied(outputs) -- of values: nil, "open" while their inputs wait, "done"
   local why
   while #waiting > 0 and not why do
@@ -111,11 +111,12 @@ function M.run(plan, arrays, feeds, number)
   local function input(name)
     if name == "" then return nil end
     local tensor = not values[name] and plan.graph.tensors[name]
-    return tensor and run:tensor(tensor) or values[name]
+    if tensor and not plan.constants[name] then plan.constants[name] = run:tensor(tensor) end
+    return tensor and plan.constants[name] or values[name]
   end
   for i, node in ipairs(plan.nodes) do
     local inputs = {}
-    for k, name in ipairs(node.inputs) do inputs[k] = input(name) end
+    for k, name in ipairs(inputs_of(node)) do inputs[k] = input(name) end
     local made = table.pack(pcall(row_of(node), run, node, table.unpack(inputs, 1, #node.inputs)))
     if not made[1] then
       if type(made[2]) ~= "string" or made[2]:find("not enough memory", 1, true) then error(made[2], 0) end

@@ -50,6 +50,7 @@ local function plan_of(find, layer)
   for value in pairs(leaves) do without[value] = true end
   for i, mask in ipairs(layer.inputs.masks) do outputs[i + 1], without[mask.value] = mask.value, true end
   local drawn, why = evaluate.plan(graph, shapes, outputs, without)
+  if not outputs[2] then return drawn, why, leaves end
   local whole = evaluate.plan(graph, shapes, outputs, leaves)
   local near = whole and whole.numbers <= MOST_NUMBERS and (not drawn or
     #whole.nodes <= #drawn.nodes + NEARBY and whole.products <= drawn.products)
