@@ -4,6 +4,7 @@
 --   steps_of(shape)                 from one index of each axis to the next one
 --   strided(shape, steps, base)     a function of an index in `shape`
 --   broadcast(from, shape)          that of an operand which is broadcast, or nil
+--   broadcast_steps(from, shape), joined(a, b)    its steps, or nil; the axes of what two operands make, or nil
 --   edges(count)                    indices that stand for all of such axes, whatever is split, joined and transposed
 --   axis_of(node, default, rank)    the attribute axis, from 1; nil where there is none
 --   attempt(read, ...)              what read returns; nil and Lua's error where a node is not as its operator must be
@@ -55,8 +56,20 @@ function M.strided(shape, steps, base)
   end
 end
 
--- That of an operand which is broadcast to `shape`, or nil.
-function M.broadcast(from, shape)
+-- The axes of what two operands with these make, or nil.
+function M.joined(a, b)
+  if not a or not b then return nil end
+  local shape = {}
+  for i = 1, math.max(#a, #b) do
+    local x, y = a[#a - i + 1] or 1, b[#b - i + 1] or 1
+    if x ~= y and x ~= 1 and y ~= 1 then return nil end
+    table.insert(shape, 1, x == 1 and y or x)
+  end
+  return shape
+end
+
+-- The steps of an operand which is broadcast to `shape`, or nil.
+function M.broadcast_steps(from, shape)
   local steps, all = M.steps_of(from), {}
   for a = 1, #shape do
     local b = a + #from - #shape
@@ -64,7 +77,13 @@ function M.broadcast(from, shape)
     elseif from[b] == shape[a] then all[a] = steps[b]
     else return nil end
   end
-  return M.strided(shape, all, 0)
+  return all
+end
+
+-- The function of an index in `shape` for such an operand, or nil.
+function M.broadcast(from, shape)
+  local steps = M.broadcast_steps(from, shape)
+  return steps and M.strided(shape, steps, 0)
 end
 
 -- 0, the step of each axis that these may be split into, and the last one.

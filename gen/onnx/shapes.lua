@@ -12,7 +12,7 @@
 local bodies = require "onnx.bodies"
 local indices = require "onnx.indices"
 
-local axis_of = indices.axis_of
+local axis_of, joined = indices.axis_of, indices.joined
 local MOST = 1 << 47 -- elements
 
 -- Each: of (self, node, a, b) -> the axes of its outputs, in their order; a, b: those of the first two inputs.
@@ -34,17 +34,6 @@ add_rules([[Abs Acos Asin Atan BatchNormalization BiasGelu BitwiseNot Cast CastL
 add_rules("SkipLayerNormalization SkipSimplifiedLayerNormalization", function(_, _, a) return a, nil, nil, a end)
 
 function rules.DynamicQuantizeLinear(_, _, a) return a, {}, {} end
-
-local function joined(a, b)
-  if not a or not b then return nil end
-  local shape = {}
-  for i = 1, math.max(#a, #b) do
-    local x, y = a[#a - i + 1] or 1, b[#b - i + 1] or 1
-    if x ~= y and x ~= 1 and y ~= 1 then return nil end
-    table.insert(shape, 1, x == 1 and y or x)
-  end
-  return shape
-end
 
 add_rules("Add And BitwiseAnd BitwiseOr Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or " ..
   "Pow Sub Sum Where Xor", function(self, node, a)

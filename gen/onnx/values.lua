@@ -37,33 +37,16 @@ function Run:constant(x) return value(self.arrays.numbers(1, x), {}, math.type(x
 
 function Run:ints(x) return self.arrays.list(x.at, 0, count_of(x.shape)) end
 
+local MISFITS = "operands have axes that do not fit"
+
 -- The steps of a value that is broadcast to axes.
 local function broadcast_steps(from, shape)
-  local steps, all = steps_of(from), {}
-  for a = 1, #shape do
-    local b = a + #from - #shape
-    local size = from[b] or 1
-    if size ~= 1 and size ~= shape[a] then refuse("operands have axes that do not fit") end
-    all[a] = size == 1 and 0 or steps[b]
-  end
-  if #from > #shape then refuse("operands have axes that do not fit") end
-  return all
+  return #from <= #shape and indices.broadcast_steps(from, shape) or refuse(MISFITS)
 end
 
 local function common(shapes)
-  local all = {}
-  for _, shape in ipairs(shapes) do
-    for back = 0, #shape - 1 do
-      local size, known = shape[#shape - back], all[back]
-      if known and known ~= 1 and size ~= 1 and known ~= size then refuse("operands have axes that do not fit") end
-      if not known or known == 1 then all[back] = size end
-    end
-  end
   local shape = {}
-  for back = 0, 1 << 8 do
-    if not all[back] then break end
-    table.insert(shape, 1, all[back])
-  end
+  for _, own in ipairs(shapes) do shape = indices.joined(shape, own) or refuse(MISFITS) end
   return shape
 end
 
