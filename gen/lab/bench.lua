@@ -100,8 +100,9 @@ function M.phases(recorded, output, symbols)
   end
   for _, fn in ipairs(recorded.tape.functions) do
     if fn.phases and fn.phases[1] then
-      of[fn.name] = table.concat(fn.phases, "+")
-      add(of[fn.name])
+      local phase = table.concat(fn.phases, "+")
+      of[recorded.plan.cfg.name .. "_" .. fn.name] = phase -- as kernel/own_names.lua names it
+      add(phase)
     end
   end
   add(OTHER)

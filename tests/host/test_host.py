@@ -25,10 +25,12 @@ def build(compiler, directory):
     if not headers:
         pytest.skip(f"the source of Lua is not to be had: {lua.stderr[-200:]}")
     assert lua.returncode == 0, lua.stderr[-2000:]
-    run(compiler, "-std=c11", "-O1", "-static", "-DMHAGEN_NO_POOL", "-I", headers, "-I", ROOT / "gen/host",
-        "-I", ROOT / "runtime", *(path for path in (ROOT / "gen/host").glob("*.c") if path.name != "embed.c"),
-        ROOT / "runtime/mhagen.c",
-        ROOT / "build/mhagen_files.c", directory / "liblua.a", "-lm", "-o", directory / "mhagen")
+    sources = [path for path in (ROOT / "gen/host").glob("*.c") if path.name != "embed.c"]
+    sources += [ROOT / "tests/check/reference.c", ROOT / "runtime/mhagen.c", ROOT / "build/mhagen_files.c"]
+    run(compiler, "-std=c11", "-O1", "-static", "-DMHAGEN_NO_POOL",
+        *(word for path in (headers, *(ROOT / name for name in ("gen/host", "runtime", "tests/check")))
+          for word in ("-I", path)),
+        *sources, directory / "liblua.a", "-lm", "-o", directory / "mhagen")
     return directory / "mhagen"
 
 

@@ -1,5 +1,6 @@
-/* softcap.c: the function softcap_<lanes> of a kernel against tanh in double, over floats of all sizes. -DKERNEL="x.c"
- * is the kernel's file, -DSOFTCAP its function, -DLANES the lanes, -DLOAD(x) makes a vector, -DCAP is the cap. */
+/* softcap.c: the function N_softcap_<lanes> of a kernel N against tanh in double, over floats of all sizes.
+ * -DKERNEL="x.c" is the kernel's file, -DSOFTCAP its function, -DLANES the lanes, -DLOAD(x) makes a vector, -DCAP is
+ * the cap. */
 #include KERNEL
 
 #include <stdio.h>

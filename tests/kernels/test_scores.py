@@ -70,7 +70,7 @@ def test_softcap(isa, lanes, load, cap, tmp_path):
     if not native(isa):
         pytest.skip(f"this CPU has no {isa}")
     kernel = generate(tmp_path, f"h=1 d_model=4 dk=2 seq=40 softcap={cap}", isa)
-    run("gcc", "-O1", "-march=native", "-DMHAGEN_NO_POOL", f'-DKERNEL="{kernel}"', f"-DSOFTCAP=softcap_{lanes}",
+    run("gcc", "-O1", "-march=native", "-DMHAGEN_NO_POOL", f'-DKERNEL="{kernel}"', f"-DSOFTCAP=kernel_softcap_{lanes}",
         f"-DLANES={lanes}", f"-DLOAD(x)={load}", f"-DCAP={cap}", "-I", ROOT / "runtime",
         ROOT / "tests/kernels/softcap.c",
         ROOT / "runtime/mhagen.c", "-o", tmp_path / "softcap", "-lm")

@@ -69,7 +69,7 @@ class Kernel:
         for line in next(file for file in json.loads(found)["files"] if file["file"].endswith("kernel.c"))["lines"]:
             if re.match(r"\s*acc_\S+ = (\w+fmadd_ps\(|\S+ \* \S+ \+)", self.text[line["line_number"] - 1]):
                 total += line["count"]
-                attend += line["count"] * line["function_name"].startswith(("scores", "context"))
+                attend += line["count"] * line["function_name"].startswith(("kernel_scores", "kernel_context"))
         return total, attend
 
 
