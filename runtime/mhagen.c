@@ -505,9 +505,8 @@ static double instead(const mhagen_packing *packing, int matrix, ptrdiff_t i) {
 
 static view view_of(const mhagen_packing *packing, const mhagen_weights *w, int matrix,
                     int flipped) {
-  const float *const given[] = {w->wq, w->wk, w->wv,    w->wo,   w->bq,     w->bk,     w->bv,
-                                w->bo, w->alibi, w->sink, w->q_norm, w->k_norm, w->rope_cos,
-                                w->rope_sin};
+  const float *const given[] = {w->wq, w->wk, w->wv, w->wo, w->bq, w->bk, w->bv, w->bo,
+                                w->q_norm, w->k_norm, w->rope_cos, w->rope_sin, w->alibi, w->sink};
   const view none = {NULL, 0, 0, packing, MHAGEN_NONE};
   if (matrix == MHAGEN_NONE) return none;
   const mhagen_matrix_size size = packing->sizes[matrix - MHAGEN_WQ];

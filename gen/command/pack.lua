@@ -5,6 +5,7 @@ local config = require "options.config"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
+local matrices = require "graph.matrices"
 local model_text = require "model.text"
 local packed_file = require "command.packed_file"
 local takes = require "command.takes"
@@ -12,12 +13,10 @@ local tensors = require "model.tensors"
 local weights = require "command.weights"
 local wording = require "base.wording"
 
--- Matrices as mhagen_weights names them, and as packing does.
-local names = { wq = "wq", wk = "wk", wv = "wv", wo = "wo", bq = "bq", bk = "bk", bv = "bv", bo = "bo",
-                alibi = "slopes", sink = "sink_logits", q_norm = "q_norm", k_norm = "k_norm", rope_cos = "rope_cos",
-                rope_sin = "rope_sin" }
-local name_list = {}
-for name in pairs(names) do name_list[#name_list + 1] = name end
+local names = matrices.of_field -- as packing has them, by those of mhagen_weights
+local fields = {}
+for i, name in ipairs(matrices.names) do fields[i] = matrices.field_of[name] end
+local name_list = table.move(fields, 1, #fields, 1, {})
 table.sort(name_list) -- so that suggestions do not depend on the order of pairs
 local switches = { ["true"] = true, ["false"] = true } -- alibi and sink are keys of a config too
 
@@ -43,8 +42,8 @@ local function divide(arguments)
   return keys, files
 end
 
--- Tensors of the wanted sizes as parts; those of one row may have any axes.
-local function parts_of(packing, files, in_out)
+-- Tensors of the wanted sizes as parts; those of one row may have any axes. needs: the pointers that must be given.
+local function parts_of(packing, needs, files, in_out)
   local parts = {}
   for name in pairs(files) do
     local size = packing.sizes[names[name]]
@@ -71,9 +70,8 @@ local function parts_of(packing, files, in_out)
     parts[names[name]] = part
   end
   local missing = {}
-  for _, name in ipairs { "wq", "wk", "wv", "wo" } do
-    local size = packing.sizes[name]
-    if size[1] * size[2] > 0 and not parts[name] then missing[#missing + 1] = name end
+  for _, need in ipairs(needs) do
+    if not parts[names[need.pointer]] then missing[#missing + 1] = need.pointer end
   end
   if #missing > 0 then
     error({ message = ("%s %s missing: %s=FILE.npy or %s=FILE.safetensors:TENSOR"):format(table.concat(missing, ", "),
@@ -114,7 +112,7 @@ local function run(args)
   local _, recorded = kernel.files_of(cfg)
   local dir, name = takes.split(args.output)
   local packers, in_out = files_of(kernel.packers(cfg, recorded), name), args.layout == "in_out"
-  local parts = parts_of(packers[1].packing, files, in_out)
+  local parts = parts_of(packers[1].packing, matrices.needs(packers[1].cfg), files, in_out)
   local written, replaced, lines = {}, {}, {}
   for i, packer in ipairs(packers) do
     replaced[i] = { name = packer.file, mark = packed_file.MARK }
@@ -154,6 +152,6 @@ return {
   name = "pack", run = run, options = options,
   summary = "Write the packed weights of one kernel, from single matrices.",
   about = "Example: mhagen pack minilm.lua wq=wq.npy wk=a.safetensors:key.weight wv=v.npy wo=o.npy -o a.packed\n" ..
-    "NAME is one of mhagen_weights: wq, wk, wv, wo, bq, bk, bv, bo, alibi, sink, q_norm, k_norm, rope_cos,\n" ..
-    "rope_sin. FILE is FILE.npy, FILE.npz:NAME, FILE.safetensors:TENSOR, FILE.gguf:TENSOR or FILE.bin:TENSOR.",
+    wording.hung("NAME is one of mhagen_weights: ", table.concat(fields, ", ") .. ".", 0) ..
+    "\nFILE is FILE.npy, FILE.npz:NAME, FILE.safetensors:TENSOR, FILE.gguf:TENSOR or FILE.bin:TENSOR.",
 }

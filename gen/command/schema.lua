@@ -3,10 +3,11 @@
 local host = require "host"
 local errors = require "command.errors"
 local manual = require "command.manual"
+local matrices = require "graph.matrices"
 local show = require "options.show"
 
 local forms = {
-  { "json", "print one JSON object, for tools", show.json },
+  { "json", "print one JSON object, for tools", function() return show.json(matrices.told) end },
   { "markdown", "print the tables of docs/config.md", show.markdown },
   { "man", "print the manual page of mhagen", manual.page },
   { "bash", "print the completion for bash", manual.bash },

@@ -34,7 +34,7 @@
 --   of_group(plan, group, stage)   fills in the tiles of a group of queries, and returns their cost; if it is
 --                                  missing, schedule/groups.lua does
 
-local kinds = require "options.kinds"
+local matrices = require "graph.matrices"
 local options = require "options.init"
 local score = require "score.init"
 local tensors = require "graph.tensor"
@@ -113,12 +113,9 @@ function M.projection(list, name)
   return stage and stage.kind ~= "copy" and stage or nil
 end
 
--- Whether a config projects with the matrix of a letter.
-function M.projects(cfg, letter) return kinds.letters_of(cfg.project):find(letter, 1, true) ~= nil end
-
 -- Numbers in a row of q, k, v or y, of all heads.
 function M.row(cfg, name)
-  if name == "q" then return M.projects(cfg, "q") and cfg.d_model or cfg.h * cfg.dk end
+  if name == "q" then return matrices.projects(cfg, "q") and cfg.d_model or cfg.h * cfg.dk end
   return cfg[name .. "_width"]
 end
 
@@ -142,7 +139,7 @@ local unprojected = {
 -- The input, or y, in the place of the projection with a letter, as the config lays it out: the heads of a row side by
 -- side, or the rows of a head. Or nil.
 function M.unprojected(cfg, letter)
-  if M.projects(cfg, letter) then return nil end
+  if matrices.projects(cfg, letter) then return nil end
   local given = unprojected[letter]
   local heads, width = cfg[given.heads], cfg[given.width]
   local rows = given.rows == "seq" and cfg.seq or options.key_rows(cfg)

@@ -30,17 +30,6 @@ function M.of(cfg)
            first = first, places = math.max(cfg.seq_kv, query + cfg.seq) - first }
 end
 
--- The matrices that packing is given, { name, rows, columns } each: gains, and those of the tables.
-function M.gains(qk)
-  if not qk or not qk.norm then return {} end
-  return { { "q_norm", 1, qk.dk * (qk.q_heads or 1) }, { "k_norm", 1, qk.dk * (qk.k_heads or 1) } }
-end
-
-function M.matrices_of_tables(qk)
-  if not qk or qk.pairs == 0 then return {} end
-  return { { "rope_cos", qk.places, qk.pairs }, { "rope_sin", qk.places, qk.pairs } }
-end
-
 -- By which part of a full turn each pair is turned from place to place, for tables that are not given.
 function M.turns(qk) return rotation.turns(qk.theta, qk.pairs) end
 

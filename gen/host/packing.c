@@ -11,11 +11,6 @@
 #include "mhagen.h"
 #include "tensors.h"
 
-/* In the order of mhagen_matrix, as gen/plan/pack.lua names them. */
-static const char *const matrices[] = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "slopes", "sink_logits",
-                                       "q_norm", "k_norm", "rope_cos", "rope_sin"};
-_Static_assert(sizeof matrices / sizeof *matrices == MHAGEN_MATRICES, "a name for each matrix");
-
 /* A field of the table on top as an integer, and as a matrix; zero where it is missing. */
 static ptrdiff_t integer_in(lua_State *L, const char *name) {
   lua_getfield(L, -1, name);
@@ -24,14 +19,16 @@ static ptrdiff_t integer_in(lua_State *L, const char *name) {
   return value;
 }
 
-static int matrix_in(lua_State *L, const char *name) {
+/* A number of the enum of matrices; MHAGEN_NONE without the field. names: where the stack has their names. */
+static int matrix_in(lua_State *L, int names, const char *field) {
   int value = MHAGEN_NONE;
-  if (lua_getfield(L, -1, name) != LUA_TNIL) {
-    const char *text = luaL_checkstring(L, -1);
-    for (int i = 0; i < MHAGEN_MATRICES; ++i) {
-      if (strcmp(text, matrices[i]) == 0) value = MHAGEN_WQ + i;
+  if (lua_getfield(L, -1, field) != LUA_TNIL) {
+    for (int i = MHAGEN_WQ; i <= MHAGEN_MATRICES && value == MHAGEN_NONE; ++i) {
+      lua_rawgeti(L, names, i);
+      if (lua_rawequal(L, -1, -2)) value = i;
+      lua_pop(L, 1);
     }
-    if (value == MHAGEN_NONE) luaL_error(L, "no matrix %s", text);
+    if (value == MHAGEN_NONE) luaL_error(L, "no matrix %s", luaL_checkstring(L, -1));
   }
   lua_pop(L, 1);
   return value;
@@ -63,8 +60,9 @@ static double *push_doubles(lua_State *L) {
   return doubles;
 }
 
-/* The fill on top of the stack; its terms are written behind the first `count`. Returns their number. */
-static int read_fill(lua_State *L, mhagen_pack_fill *fill, mhagen_pack_term *terms, int count) {
+/* The fill on top of the stack; its terms are written behind the first `count`. Returns their number. names: where the
+ * stack has those of matrices. */
+static int read_fill(lua_State *L, int names, mhagen_pack_fill *fill, mhagen_pack_term *terms, int count) {
   lua_getfield(L, -1, "scale");
   *fill = (mhagen_pack_fill){.scale = luaL_checknumber(L, -1), .term = count};
   lua_pop(L, 1);
@@ -86,7 +84,7 @@ static int read_fill(lua_State *L, mhagen_pack_fill *fill, mhagen_pack_term *ter
     const int sign = (int)luaL_optinteger(L, -1, 1);
     lua_pop(L, 1);
     terms[count + i] = (mhagen_pack_term){
-        matrix_in(L, "a"), flag_in(L, "a_flipped"), matrix_in(L, "b"), flag_in(L, "b_flipped"),
+        matrix_in(L, names, "a"), flag_in(L, "a_flipped"), matrix_in(L, names, "b"), flag_in(L, "b_flipped"),
         integer_in(L, "row"), integer_in(L, "column"), integer_in(L, "first"), integer_in(L, "inner"), sign};
     lua_pop(L, 1);
   }
@@ -125,10 +123,18 @@ static int host_pack(lua_State *L) {
   lua_pop(L, 1);
   mhagen_weights weights = {.layout = MHAGEN_OUT_IN};
 
+  enum { NAMES = 4, SIZES, INSTEAD }; /* on the stack */
+  const char *matrices[MHAGEN_MATRICES] = {NULL};
   const float *given[MHAGEN_MATRICES] = {NULL};
+  luaL_argcheck(L, push_list(L, 1, "matrices") == MHAGEN_MATRICES, 1, "names other matrices than mhagen.h");
+  for (int i = 0; i < MHAGEN_MATRICES; ++i) {
+    lua_rawgeti(L, NAMES, i + 1);
+    matrices[i] = luaL_checkstring(L, -1);
+    lua_pop(L, 1);
+  }
   lua_getfield(L, 1, "sizes");
   for (int i = 0; i < MHAGEN_MATRICES; ++i) {
-    if (lua_getfield(L, 3 + 1, matrices[i]) == LUA_TTABLE) {
+    if (lua_getfield(L, SIZES, matrices[i]) == LUA_TTABLE) {
       lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2);
       packing.sizes[i] = (mhagen_matrix_size){(ptrdiff_t)luaL_checkinteger(L, -2),
                                               (ptrdiff_t)luaL_checkinteger(L, -1)};
@@ -147,7 +153,7 @@ static int host_pack(lua_State *L) {
   }
   lua_getfield(L, 1, "instead"); /* what is pushed for it stays on the stack, as long as it is used */
   for (int i = 0; i < MHAGEN_MATRICES; ++i) {
-    if (lua_getfield(L, 5, matrices[i]) == LUA_TNIL) {
+    if (lua_getfield(L, INSTEAD, matrices[i]) == LUA_TNIL) {
       lua_pop(L, 1);
       continue;
     }
@@ -161,8 +167,8 @@ static int host_pack(lua_State *L) {
   if (lua_toboolean(L, -1)) weights.layout = MHAGEN_IN_OUT;
   weights.wq = given[0], weights.wk = given[1], weights.wv = given[2], weights.wo = given[3];
   weights.bq = given[4], weights.bk = given[5], weights.bv = given[6], weights.bo = given[7];
-  weights.alibi = given[8], weights.sink = given[9], weights.q_norm = given[10], weights.k_norm = given[11];
-  weights.rope_cos = given[12], weights.rope_sin = given[13];
+  weights.q_norm = given[8], weights.k_norm = given[9], weights.rope_cos = given[10], weights.rope_sin = given[11];
+  weights.alibi = given[12], weights.sink = given[13];
 
   lua_getfield(L, 1, "first");
   packing.rope_first = (int)luaL_optinteger(L, -1, 0);
@@ -189,7 +195,7 @@ static int host_pack(lua_State *L) {
   for (int kind = 0; kind < KINDS; ++kind) {
     for (size_t i = 0; i < counts[kind]; ++i, ++fill) {
       lua_rawgeti(L, lists + kind, (lua_Integer)i + 1);
-      term += read_fill(L, fill, terms, term);
+      term += read_fill(L, NAMES, fill, terms, term);
       lua_pop(L, 1);
     }
   }

@@ -8,6 +8,7 @@ local fingerprint = require "base.fingerprint"
 local fold = require "rewrite.fold"
 local isas = require "isa.init"
 local known_answer = require "kernel.known_answer"
+local matrices = require "graph.matrices"
 local options = require "options.init"
 local own_names = require "kernel.own_names"
 local pack = require "plan.pack"
@@ -51,7 +52,7 @@ end
 -- The table of the pointers that a kernel needs, as initializers; and which of them are inputs.
 local function needs_text(plan, of)
   local lines, inputs = {}, {}
-  for i, need in ipairs(options.needs(plan, of)) do
+  for i, need in ipairs(of == "weights" and matrices.needs(plan.cfg) or options.needs(plan, of)) do
     lines[i] = ("  { offsetof(mhagen_%s, %s), %s, %d },"):format(of == "fill" and "args" or of, need.pointer,
       need.aligned and "MHAGEN_ALIGN" or "1", need.most or -1)
     if need.input then inputs[#inputs + 1] = need.pointer end
@@ -113,14 +114,13 @@ local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() en
 -- The tables of a list of fills by their names, as initializers.
 local function pack_text(list, h)
   local terms, sizes, instead = {}, {}, {}
-  for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
-  for _, matrix in ipairs(list.more) do
-    sizes[#sizes + 1] = ("[%s - MHAGEN_WQ] = { %d, %d }"):format(matrix_name(matrix[1]), matrix[2], matrix[3])
+  for i, of in ipairs(list.matrices) do
+    local at = of.matrix.projects and "" or ("[%s - MHAGEN_WQ] = "):format(matrix_name(of.matrix.name))
+    sizes[i] = ("%s{ %d, %d }"):format(at, of.rows, of.columns)
   end
   for _, row in ipairs(list.rows) do
     local at, numbers = ("[%s - MHAGEN_WQ]"):format(matrix_name(row.matrix)), {}
     for j, x in ipairs(row.default and row.default(h) or {}) do numbers[j] = cprint.float(x) end
-    sizes[#sizes + 1] = ("%s = { 1, %d }"):format(at, h)
     if row.default then
       instead[#instead + 1] = ("    %s = (const float[]){\n%s\n    },\n"):format(at, cprint.list(numbers, "      "))
     end

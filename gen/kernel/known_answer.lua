@@ -10,22 +10,21 @@
 -- array of 16-bit words.
 
 local graph = require "graph.init"
+local matrices = require "graph.matrices"
 local options = require "options.init"
-local pack = require "plan.pack"
 local template = require "base.template"
 
 local M = {}
 
 local ALIGN = 64
 local DISTANCE = 97 -- from the first number of an array to that of the next one
-local field_of = { slopes = "alibi", sink_logits = "sink" } -- of mhagen_weights, where packing has another name
 
 -- Bits of a 16-bit word that are kept, and bits that are set. The word then is in [0.5, 1), of either sign.
 local halves = { bf16 = { keep = 0x807F, set = 0x3F00 }, f16 = { keep = 0x83FF, set = 0x3800 } }
 
 -- A power of two with which scores are a few units.
 local function scale_of(cfg)
-  local d = graph.projects(cfg, "q") and cfg.d_model or 1
+  local d = matrices.projects(cfg, "q") and cfg.d_model or 1
   return 2.0 ^ math.floor(math.log(18 / d, 2) / 4 + 0.5)
 end
 
@@ -72,7 +71,7 @@ function M.of(plan)
     list[#list + 1] = name
     test[of] = math.max(test[of], first + size)
   end
-  for name, size in pairs(pack.sizes(cfg)) do
+  for name, size in pairs(matrices.sizes(cfg)) do
     if size[1] * size[2] > 0 then add(test.matrices, name, size[1] * size[2], "numbers") end
   end
   local needs = options.needs(plan, "args")
@@ -111,7 +110,7 @@ local function list(rows) return table.concat(rows, "\n") end
 local function fields(cfg, test)
   local weights, args = {}, {}
   for i, name in ipairs(test.matrices) do
-    weights[i] = ("    .%s = numbers + %d,"):format(field_of[name] or name, test.arrays[name].first)
+    weights[i] = ("    .%s = numbers + %d,"):format(matrices.field_of[name], test.arrays[name].first)
   end
   for _, name in ipairs(test.inputs) do
     local array = test.arrays[name]

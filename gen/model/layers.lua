@@ -1,7 +1,7 @@
 -- The attention layers of a model: for each a list of key=value, and the parts of tensors that make its weights.
 
 local family_rows = require "model.family_rows"
-local pack = require "plan.pack"
+local matrices = require "graph.matrices"
 local quantized = require "model.quantized"
 local left_out = require "model.left_out"
 local rope = require "model.rope"
@@ -123,7 +123,7 @@ end
 
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
 local function weights_of(layer, cfg)
-  local stack, sizes, all = layer.stack, pack.sizes(cfg), {}
+  local stack, sizes, all = layer.stack, matrices.sizes(cfg), {}
   local q, k, v = cfg.h * cfg.dk, cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   local function add(letter, map, count, width, part)
     local weight, bias = features(layer.at .. map .. ".weight", count, width, part),

@@ -9,7 +9,7 @@
 
 local constants = require "onnx.constants"
 local graph_parts = require "onnx.parts"
-local pack = require "plan.pack"
+local matrices = require "graph.matrices"
 local tensors = require "model.tensors"
 local wording = require "base.wording"
 
@@ -184,7 +184,7 @@ end
 
 -- The weights of a layer as cfg wants them.
 function Layer.features(layer, cfg)
-  local all, sizes = {}, pack.sizes(cfg)
+  local all, sizes = {}, matrices.sizes(cfg)
   local function add(matrix, tensor, count, width, made)
     if sizes[matrix][1] * sizes[matrix][2] > 0 then -- otherwise another key has switched it off
       all[matrix] = part(layer, tensor, count, width, made, sizes[matrix])

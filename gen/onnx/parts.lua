@@ -3,7 +3,7 @@
 
 local blocks = require "onnx.blocks"
 local layers = require "model.layers"
-local pack = require "plan.pack"
+local matrices = require "graph.matrices"
 local quantized = require "model.quantized"
 local wording = require "base.wording"
 
@@ -81,7 +81,7 @@ end
 
 -- The parts of the weights of a layer as cfg wants them.
 local function features_of(layer, cfg)
-  local all, sizes = {}, pack.sizes(cfg)
+  local all, sizes = {}, matrices.sizes(cfg)
   for matrix, of in pairs(layer.found.weights) do
     local size = sizes[matrix]
     if size and size[1] * size[2] > 0 then -- otherwise another key has switched it off

@@ -226,13 +226,12 @@ function M.numbers(cfg)
   return list
 end
 
--- The pointers that a config needs, by the field `args`, `weights` or `fill` of the rows: { pointer =, aligned =,
--- input =, most = }, the last a number.
+-- The pointers that a config needs, by the field `args` or `fill` of the rows: { pointer =, aligned =, input =,
+-- most = }, the last a number.
 function M.needs(plan, of)
   local cfg, list = plan.cfg, {}
   for _, need in ipairs(M.always[of]) do
-    local there = not need.letter or kinds.letters_of(cfg.project):find(need.letter)
-    if there and (not need.bytes or plan[need.bytes] > 0) then list[#list + 1] = need end
+    if not need.bytes or plan[need.bytes] > 0 then list[#list + 1] = need end
   end
   for _, row in each_on(cfg) do
     for _, need in ipairs(row[of] or {}) do

@@ -74,15 +74,13 @@ local MIXES = "since strassen mixes rows"
 
 local M = {}
 
--- What every kernel needs; with `letter` where that matrix is in `project`, with `bytes` where the plan has such.
+-- What every kernel needs; with `bytes` where the plan has such. graph/matrices.lua has the weights.
 M.always = {
   args = { { pointer = "q", input = true }, { pointer = "y" },
            { pointer = "packed", aligned = true, bytes = "packed_bytes" }, { pointer = "workspace", aligned = true },
            { pointer = "tables", aligned = true, bytes = "tables_bytes" } },
   fill = { { pointer = "tables", aligned = true, bytes = "tables_bytes" },
            { pointer = "workspace", aligned = true, bytes = "fill_workspace" } },
-  weights = { { pointer = "wq", letter = "q" }, { pointer = "wk", letter = "k" }, { pointer = "wv", letter = "v" },
-              { pointer = "wo", letter = "o" } },
 }
 
 M.options = {

@@ -127,10 +127,10 @@ local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc
                 "required", "example", "default", "same_as", "computed", "formula", "also", "akin", "called", "native",
                 "divides", "even", "within",
                 "multiple", "least", "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number",
-                "pointer", "aligned", "input", "letter", "bytes", "most", "less", "args", "weights", "fill", "draw" }
+                "pointer", "aligned", "input", "bytes", "most", "less", "args", "fill", "draw" }
 
--- The rows as they are, as one JSON object: { options = list, always = what every kernel needs }.
-function M.json()
+-- The rows as they are, as one JSON object: { options = list, always = what every kernel needs, matrices = a list }.
+function M.json(matrices)
   local list = {}
   for i, row in ipairs(options.list) do
     list[i] = {}
@@ -138,7 +138,7 @@ function M.json()
       if type(value) ~= "function" then list[i][field] = value end
     end
   end
-  return json.encode({ options = list, always = options.always }, { keyorder = order }) .. "\n"
+  return json.encode({ options = list, always = options.always, matrices = matrices }, { keyorder = order }) .. "\n"
 end
 
 return M

@@ -7,6 +7,7 @@
 
 local choices = require "base.choices"
 local graph = require "graph.init"
+local matrices = require "graph.matrices"
 local joint = require "stage.joint"
 local queries = require "rewrite.queries"
 local tiles = require "schedule.tiles"
@@ -52,7 +53,7 @@ local function disobeyed(plan, list, lanes)
     unless_obeyed({ "q_rows" }, with .. ": no product has lanes over queries")
   end
   if lanes ~= "columns" and not graph.projection(list, "keys") and not graph.projection(list, "values") then
-    local both = graph.projects(cfg, "k") and graph.projects(cfg, "v")
+    local both = matrices.projects(cfg, "k") and matrices.projects(cfg, "v")
     unless_obeyed({ "kv_rows", "kv_vectors" },
       with .. " where neither K nor V is projected" .. (both and "; with fold = off both are" or ""))
   end

@@ -10,8 +10,8 @@
 
 local graph = require "graph.init"
 local kinds = require "stage.init"
+local matrices = require "graph.matrices"
 local memory = require "schedule.memory"
-local score = require "score.init"
 local tiles = require "schedule.tiles"
 local qk_of = require "graph.qk"
 local types = require "machine.types"
@@ -19,24 +19,16 @@ local ways = require "way.init"
 
 local M = {}
 
-local function append(list, more) table.move(more, 1, #more, #list + 1, list) end
-
 local Pack = {}
 Pack.__index = Pack
 
--- The given matrices in the order of mhagen_matrix: name, rows, columns. Those that are not given have none.
-local function matrices(cfg)
-  local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
-  local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
-  local all = {
-    { "wq", d, q_columns }, { "wk", cfg.k_width, k_columns }, { "wv", cfg.v_width, v_columns },
-    { "wo", o_rows, cfg.y_width },
-    { "bq", 1, q_columns }, { "bk", 1, k_columns }, { "bv", 1, v_columns }, { "bo", 1, cfg.y_width },
-  }
-  for _, matrix in ipairs(all) do
-    if not graph.projects(cfg, matrix[1]:sub(2)) then matrix[2], matrix[3] = 0, 0 end
+-- The matrices of a config (graph/matrices.lua): the tables of rope, or all others.
+local function matrices_of(cfg, tables)
+  local list = {}
+  for _, of in ipairs(matrices.of(cfg)) do
+    if (of.matrix.turns or false) == tables then list[#list + 1] = of end
   end
-  return all
+  return list
 end
 
 -- One matrix from its column `column` on, as a term: see graph/init.lua.
@@ -111,8 +103,7 @@ local function short_type(plan)
 end
 
 -- Packing of a kernel:
---   matrices   those of all configs
---   more       those of some configs
+--   matrices   whose sizes it says, { matrix, rows, columns } each (graph/matrices.lua)
 --   rows       numbers for each head that gen/score has
 --   lists      the fills, by the names of their lists
 --   interleave words of a column that lie side by side
@@ -124,7 +115,7 @@ end
 --   row, column   where the panel begins
 --   inner      of a product: the columns of a, from the first of them on
 function M.list(plan)
-  local pack, qk = setmetatable({ plan = plan, lists = { tables = {} } }, Pack), plan.attend.qk
+  local pack = setmetatable({ plan = plan, lists = { tables = {} } }, Pack)
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
   for _, letter in ipairs { "q", "k", "v", "o" } do
     for _, stage in ipairs(plan.stages) do
@@ -132,9 +123,8 @@ function M.list(plan)
     end
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
-  local more = qk_of.gains(qk)
-  if plan.tables_bytes == 0 then append(more, qk_of.matrices_of_tables(qk)) end
-  return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = more, lists = pack.lists,
+  return { matrices = plan.tables_bytes == 0 and matrices.of(plan.cfg) or matrices_of(plan.cfg, false),
+           rows = plan.scores.packed, lists = pack.lists,
            interleave = ways.interleave(plan.scheme),
            f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
 end
@@ -145,17 +135,7 @@ function M.tables(plan, list)
   local lists = {}
   for _, name in ipairs(M.lists) do lists[name] = {} end
   lists.fills = list.lists.tables
-  return { matrices = {}, rows = {}, more = qk_of.matrices_of_tables(plan.attend.qk), lists = lists, interleave = 1 }
-end
-
--- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
-function M.sizes(cfg)
-  local sizes, qk = {}, qk_of.of(cfg)
-  for _, list in ipairs { matrices(cfg), qk_of.gains(qk), qk_of.matrices_of_tables(qk) } do
-    for _, matrix in ipairs(list) do sizes[matrix[1]] = { matrix[2], matrix[3] } end
-  end
-  for _, row in ipairs(score.of(cfg).packed) do sizes[row.matrix] = { 1, cfg.h } end
-  return sizes
+  return { matrices = matrices_of(plan.cfg, true), rows = {}, lists = lists, interleave = 1 }
 end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
@@ -189,18 +169,19 @@ local function with_turns(packing, qk)
   return packing
 end
 
--- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; instead, by the
--- names of matrices, the numbers of a null pointer. Behind it the same of tables that are apart, or nil.
+-- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; the names of all
+-- matrices; instead, by these, the numbers of a null pointer. Behind it the same of tables that are apart, or nil.
 function M.packing(plan, fingerprint, tables_fingerprint)
-  local list, qk, instead, sizes = M.list(plan), plan.attend.qk, {}, M.sizes(plan.cfg)
+  local list, qk, instead, sizes = M.list(plan), plan.attend.qk, {}, matrices.sizes(plan.cfg)
   local tables = M.tables(plan, list)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   return with_turns({
     bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
     deinterleave = M.deinterleave(plan),
-    interleave = list.interleave, quant = M.integers(plan), sizes = sizes, instead = instead }, not tables and qk),
+    interleave = list.interleave, quant = M.integers(plan), matrices = matrices.names, sizes = sizes,
+    instead = instead }, not tables and qk),
     tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
-                            sizes = sizes, instead = {} }, qk)
+                            matrices = matrices.names, sizes = sizes, instead = {} }, qk)
 end
 
 return M

@@ -2,6 +2,7 @@
 
 local decode = require "schedule.decode"
 local graph = require "graph.init"
+local matrices = require "graph.matrices"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 
@@ -11,7 +12,7 @@ local M = {}
 -- weights all heads read the rows of the inputs.
 function M.applies(plan)
   local cfg = plan.cfg
-  return cfg.cache ~= "none" or not graph.projects(cfg, "k") and not graph.projects(cfg, "v")
+  return cfg.cache ~= "none" or not matrices.projects(cfg, "k") and not matrices.projects(cfg, "v")
 end
 
 function M.rewrite(plan, list)

@@ -19,6 +19,7 @@
 
 local choices = require "base.choices"
 local graph = require "graph.init"
+local matrices = require "graph.matrices"
 local types = require "machine.types"
 
 local M = {}
@@ -149,9 +150,9 @@ function M.bits(plan)
   local rounds = plan.arrays.round or plan.scheme.b ~= types.f32 or plan.attend_scheme.b ~= types.f32
   if not (rounds or plan.stored.quant) then return bits end
   local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
-  local keys, values = graph.projects(cfg, "k"), graph.projects(cfg, "v")
+  local keys, values = matrices.projects(cfg, "k"), matrices.projects(cfg, "v")
   add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")
-  add(values and graph.projects(cfg, "o") and stage.output.bias.terms[2], "BV")
+  add(values and matrices.projects(cfg, "o") and stage.output.bias.terms[2], "BV")
   add(keys and not stage.keys and not merged, "ABSORB_K")
   add(keys and not stage.keys and merged, "MERGE_K")
   add(values and stage.value_context, "ABSORB_V")

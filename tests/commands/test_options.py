@@ -11,6 +11,7 @@ import pytest
 import covering
 import fuzz
 from test_config import arguments, assert_refused
+from reference_lib import Weights
 from tools import CHECKER, ISAS, MANY, MHAGEN, REFERENCE, ROOT, SEED, check, in_turn, run, schema
 
 HEADER = (ROOT / "runtime/mhagen.h").read_text()
@@ -48,12 +49,27 @@ def test_pointers_of_the_header():
     """Rows name pointers that there are, and no two rows the same."""
     members = {of: set(re.findall(r"\*(\w+)[,;]", re.search(rf"typedef struct mhagen_{of} \{{(.*?)\}} mhagen_{of};",
                                                             HEADER, re.S)[1])) for of in ("args", "weights")}
-    always = json.loads(run(MHAGEN, "schema", "--json"))["always"]
-    for of in members:
-        used = [need["pointer"] for need in always[of]]
-        used += {need["pointer"]: need for row in schema() for need in row.get(of, ())}
-        assert set(used) <= members[of] and len(set(used)) == len(used)
-        assert of == "weights" or set(used) == members[of]
+    told = json.loads(run(MHAGEN, "schema", "--json"))
+    used = [need["pointer"] for need in told["always"]["args"]]
+    used += {need["pointer"]: need for row in schema() for need in row.get("args", ())}
+    matrices = [matrix["pointer"] for matrix in told["matrices"]]
+    for of, pointers in (("args", used), ("weights", matrices)):
+        assert set(pointers) == members[of] and len(set(pointers)) == len(pointers)
+
+
+def test_matrices_of_other_languages():
+    """Matrices are numbered in the order of the generator's list; Python and the tests have all of them."""
+    told = [matrix["pointer"] for matrix in json.loads(run(MHAGEN, "schema", "--json"))["matrices"]]
+    numbers = re.search(r"a matrix of mhagen_weights \*/(.*?)MHAGEN_MATRICES", HEADER, re.S)[1]
+    fields = {"slopes": "alibi", "sink_logits": "sink"}  # whose names are those of options
+    enum = [name.lower() for name in re.findall(r"MHAGEN_(\w+)", numbers)]
+    assert [fields.get(name, name) for name in enum] == ["none", *told]
+    layout = (ROOT / "python/mhagen/layout.c").read_text()
+    assert set(re.findall(r"WEIGHT\((\w+)\),", layout)) == set(told)
+    keys = re.search(r"class Weights\(.*?\n\n", (ROOT / "python/mhagen/_keys.py").read_text(), re.S)[0]
+    assert set(re.findall(r"^    (\w+): ", keys, re.M)) == set(told)
+    fields = [name for name, _ in Weights._fields_ if name != "layout"]
+    assert sorted(fields) == sorted(told)
 
 
 @pytest.mark.parametrize("config, more", [

@@ -162,7 +162,6 @@ local function randoms(seed)
   end
 end
 
-local biases = { bq = true, bk = true, bv = true, bo = true }
 
 local function float32(x) return (string.unpack("<f", string.pack("<f", x))) end
 
@@ -221,9 +220,7 @@ end
 -- What mhagen_pack of the runtime does, for weights as MHAGEN_IN_OUT has them. Words of quants are integers.
 local function pack_weights(list, weights, packed)
   local columns = {}
-  for _, matrices in ipairs { list.matrices, list.more } do
-    for _, matrix in ipairs(matrices) do columns[matrix[1]] = matrix[3] end
-  end
+  for _, of in ipairs(list.matrices) do columns[of.matrix.name] = of.columns end
   local function element(name, flipped, row, column)
     if flipped then row, column = column, row end
     return weights[name].buffer[row * columns[name] + column]
@@ -413,7 +410,7 @@ local function content_of(kernels, list, plan)
     out[#out + 1] = ";"
   end
   for _, fn in ipairs(kernels.functions) do out[#out + 1] = fn.name .. fn.content end
-  say { list.lists, list.matrices, list.more, list.interleave or false }
+  say { list.lists, list.matrices, list.interleave or false }
   return table.concat(out, "\n")
 end
 
@@ -444,24 +441,16 @@ local function kernel_of(text, kv_len)
   if ran[content] then return end -- ISAs that differ in types alone record the same of float32
   ran[content] = true
 
-  local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
-  local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
-  local weights = {
-    layout = 0,
-    wq = input("wq", d * q_columns), wk = input("wk", cfg.k_width * k_columns),
-    wv = input("wv", cfg.v_width * v_columns),
-    wo = input("wo", o_rows * cfg.y_width),
-    bq = input("bq", q_columns), bk = input("bk", k_columns), bv = input("bv", v_columns),
-    bo = input("bo", cfg.y_width),
-  }
-  for _, matrix in ipairs(list.more) do weights[matrix[1]] = input(matrix[1], matrix[2] * matrix[3]) end
+  local d = cfg.d_model
+  local weights = { layout = 0 }
+  for _, of in ipairs(list.matrices) do weights[of.matrix.name] = input(of.matrix.name, of.rows * of.columns) end
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
   local quant = plan.weights.quant
   pack_weights(list, weights, packed)
   packed.buffer.constant = true
-  for _, matrix in ipairs(quant and list.matrices or {}) do
-    local own = matrix[1] == "wv" and plan.value_weights.quant or quant
-    if not biases[matrix[1]] then weights[matrix[1]] = dequantized(own, matrix[2], matrix[3], weights[matrix[1]]) end
+  for _, of in ipairs(quant and list.matrices or {}) do
+    local name, own = of.matrix.name, of.matrix.projects == "v" and plan.value_weights.quant or quant
+    if of.matrix.required then weights[name] = dequantized(own, of.rows, of.columns, weights[name]) end
   end
 
   local function arguments()
