@@ -12,7 +12,6 @@
 --
 -- A product, C = A B + bias, has also:
 --
---   letter          of the given matrix: q, k, v or o
 --   a, c            tensors
 --   rows, steps     of the product
 --   heads, cols     heads, and the columns of each
@@ -22,6 +21,7 @@
 --
 -- A matrix as it is packed:
 --
+--   section                 of packed weights, with the name of the given matrix where there is one
 --   text                    for comments
 --   a, b                    a given matrix, or the product of two
 --   a_flipped, b_flipped    whether they are transposed
@@ -85,6 +85,19 @@ function M.with(stage, fields)
   for key, value in pairs(stage) do copy[key] = value end
   for key, value in pairs(fields) do copy[key] = value end
   return copy
+end
+
+-- The stages that pack something, in the order of the matrices that they multiply by. Copied keys, which may have gains
+-- and tables of rope, stand where Wk would.
+function M.by_matrix(list)
+  local sorted = {}
+  for _, name in ipairs(matrices.names) do
+    for _, stage in ipairs(list) do
+      local matrix = stage.weights and stage.weights.a or stage.of == "keys" and "wk"
+      if matrix == name then sorted[#sorted + 1] = stage end
+    end
+  end
+  return sorted
 end
 
 -- The same list of stages and tensors of its own: what a plan fills in leaves the given list as it is.
@@ -165,17 +178,22 @@ local function scale_of(cfg)
   return cfg.scale and types.LOG2E * cfg.scale or types.LOG2E / math.sqrt(cfg.dk)
 end
 
+-- A given matrix as it is packed, with more of its fields.
+function M.matrix(name, fields) return M.with({ section = name, text = name, a = name }, fields) end
+
 -- The projection of Q, K or V, by its letter.
 local function projection(cfg, name, letter, rows, width)
   local heads = letter == "q" and cfg.h or cfg.h_kv
   local source = tensors.input(cfg.attention == "cross" and letter or "q", M.row(cfg, letter))
   return M.product {
-    name = name, letter = letter, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
-    c = tensors.workspace(name, { head = width }),
-    weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width, heads = heads },
-    bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
+    name = name, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
+    c = tensors.workspace(name, { head = width, operand = name }),
+    weights = M.matrix("w" .. letter, { along = "column", width = width, heads = heads }),
+    bias = M.matrix("b" .. letter, { along = "column", width = width, heads = heads }),
   }
 end
+
+local LETTERS = { "q", "k", "v", false, "o" } -- of the stages, with attention between the projections
 
 -- The scale of scores goes into Wq and bq, or into the queries where these are inputs. Where weights are rounded,
 -- they are so as they are given, and the scale is `query_scale`: queries are multiplied by it.
@@ -206,24 +224,25 @@ function M.of(cfg, scores)
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
   }
   local output = M.product {
-    name = "output", kind = "output", letter = "o", a = context, c = tensors.output(),
+    name = "output", kind = "output", a = context, c = tensors.output(),
     rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
-    weights = { text = "wo", a = "wo", steps = h * cfg.dv },
-    bias = { text = "bo", terms = { { a = "bo" } } },
+    weights = M.matrix("wo", { steps = h * cfg.dv }),
+    bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },
   }
   local list = {}
-  for _, stage in ipairs { queries, keys, values, attend, output } do
-    local given, tensor = unprojected[stage.letter], stage ~= attend and M.unprojected(cfg, stage.letter)
+  for i, stage in ipairs { queries, keys, values, attend, output } do
+    local letter = LETTERS[i]
+    local given, tensor = unprojected[letter], letter and M.unprojected(cfg, letter)
     local cache = stage.c and stage.c.type and stage.c
     if cache then -- rows are made in float32 before
-      stage.c = tensors.workspace(stage.name, { head = stage.cols, staged = true })
+      stage.c = tensors.workspace(stage.name, { head = stage.cols, operand = stage.name, staged = true })
       appends[#appends + 1] = cache_append(stage, tensor and not stage.qk and tensor or stage.c, cache)
     end
     if cache and tensor and not stage.qk then
       attend.instead[stage.name] = given.instead
     elseif tensor and (cache or stage.c.at == "cache") then
-      list[#list + 1] = M.moving { name = stage.name, of = stage.name, kind = "copy", letter = stage.letter, a = tensor,
-                                   c = stage.c, rows = stage.rows, cols = stage.cols, heads = stage.heads,
+      list[#list + 1] = M.moving { name = stage.name, of = stage.name, kind = "copy", a = tensor, c = stage.c,
+                                   rows = stage.rows, cols = stage.cols, heads = stage.heads,
                                    qk = stage.qk, fill = stage.fill, behind = stage.behind }
     elseif tensor then
       attend[given.as], attend.instead[stage.name] = tensor, given.instead

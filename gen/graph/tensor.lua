@@ -4,6 +4,7 @@
 --   name      of the section or the pointer
 --   at        "input"; "wide", an input in float32; "workspace" or "cache", of a block of heads; "lanes", with lanes
 --             over queries, group after group; "rows", of all heads
+--   operand   of attention that it has rows of, as it is made or copied: queries, keys or values
 --   row       numbers from row to row; head, from head to head
 --   heads     of an input or a cache that has heads, their number; width, that of a head
 --   columns   its own columns, where rows also have columns of other tensors
@@ -51,7 +52,7 @@ function M.rows(name, fields) return made(name, "rows", fields) end
 
 -- Keys or values that outlive a run: as tiles like them. exact: as others do, without any margin.
 function M.cache(stage, grows, exact)
-  local cache = made(stage.name, "cache", { head = stage.cols, grows = grows })
+  local cache = made(stage.name, "cache", { head = stage.cols, operand = stage.name, grows = grows })
   if exact then cache.exact, cache.heads, cache.width, cache.row = true, stage.heads, stage.cols, stage.cols end
   return cache
 end

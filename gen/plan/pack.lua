@@ -117,11 +117,7 @@ end
 function M.list(plan)
   local pack = setmetatable({ plan = plan, lists = { tables = {} } }, Pack)
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
-  for _, letter in ipairs { "q", "k", "v", "o" } do
-    for _, stage in ipairs(plan.stages) do
-      if stage.letter == letter then kinds.of(stage).fills(pack, stage) end
-    end
-  end
+  for _, stage in ipairs(graph.by_matrix(plan.stages)) do kinds.ask("fills", nil, pack, stage) end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = plan.tables_bytes == 0 and matrices.of(plan.cfg) or matrices_of(plan.cfg, false),
            rows = plan.scores.packed, lists = pack.lists,

@@ -43,7 +43,7 @@ local function drop_biases(list, cfg, scores, why)
   end
   if scores.keyless or shared(cfg) or not (values and output) then return list end
   choices.add(why, "bv_in_output")
-  local bias = { text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
+  local bias = { section = "bo", text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
   return graph.edited(list, { values = { graph.with(values, { bias = false }) },
                               output = { graph.with(output, { bias = bias }) } })
 end
@@ -60,9 +60,9 @@ local rewrites = {}
 function rewrites.absorb_keys(list, cfg)
   local keys = graph.find(list, "keys")
   local query = graph.product {
-    name = "key_query", kind = "apply", per = "head", letter = "k", rows = cfg.seq, steps = cfg.dk, cols = keys.steps,
-    heads = cfg.h, weights = { text = "wk^T", a = "wk", a_flipped = true, along = "row", width = cfg.dk,
-                heads = cfg.h_kv },
+    name = "key_query", kind = "apply", per = "head", rows = cfg.seq, steps = cfg.dk, cols = keys.steps,
+    heads = cfg.h,
+    weights = graph.matrix("wk", { text = "wk^T", a_flipped = true, along = "row", width = cfg.dk, heads = cfg.h_kv }),
   }
   local attend = reading(list, "keys", "Wk is applied to the queries", {
     keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
@@ -72,8 +72,8 @@ end
 function rewrites.merge_keys(list, cfg)
   local keys = graph.find(list, "keys")
   local function times_wk(a)
-    return { text = a .. " wk^T", a = a, b = "wk", b_flipped = true, inner = cfg.dk, along = "first", width = cfg.dk,
-             heads = cfg.h }
+    return graph.matrix(a, { text = a .. " wk^T", b = "wk", b_flipped = true, inner = cfg.dk, along = "first",
+                             width = cfg.dk, heads = cfg.h })
   end
   local queries = graph.with(graph.find(list, "queries"), {
     cols = keys.steps, weights = times_wk "wq", bias = times_wk "bq", merged = true })
@@ -85,7 +85,7 @@ end
 function rewrites.absorb_values(list, cfg)
   local values = graph.find(list, "values")
   local context = graph.product {
-    name = "value_context", kind = "apply", per = "head", letter = "v", rows = cfg.seq, steps = values.steps,
+    name = "value_context", kind = "apply", per = "head", rows = cfg.seq, steps = values.steps,
     cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
   }
   local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = values.steps })
@@ -96,7 +96,7 @@ function rewrites.merge_values(list, cfg)
   local values = graph.find(list, "values")
   local d = values.steps
   local output = graph.with(graph.find(list, "output"), {
-    steps = cfg.h * d, weights = { text = "wv wo", a = "wv", b = "wo", inner = cfg.dv, steps = d } })
+    steps = cfg.h * d, weights = { section = "wo", text = "wv wo", a = "wv", b = "wo", inner = cfg.dv, steps = d } })
   local attend = reading(list, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d })
   return graph.edited(list, { values = {}, output = { output }, attend = { attend } })
 end

@@ -20,7 +20,7 @@ local MOST = (2 ^ 31 - 1) // (127 * 127)
 local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 
 local function check(plan, stage)
-  local of = stage.letter == "v" and plan.value_weights or plan.weights
+  local of = stage.c.operand == "values" and plan.value_weights or plan.weights
   if math.min(stage.steps, of.quant.group or stage.steps) <= MOST then return end
   tiles.refuse("dtype", plan.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))

@@ -17,9 +17,9 @@ local function matrices(plan, stage) return stage.per == "head" and graph.in_blo
 function M.sections(plan, stage, add)
   local product = of(plan, stage)
   local size = matrices(plan, stage) * product.rows
-  add("head", { name = "w" .. stage.letter, doc = "weights", count = size * product.steps, type = plan.scheme.packed })
+  add("head", { name = stage.weights.section, doc = "weights", count = size * product.steps, type = plan.scheme.packed })
   if stage.bias then
-    add("head", { name = "b" .. stage.letter, doc = "bias", count = size })
+    add("head", { name = stage.bias.section, doc = "bias", count = size })
   end
 end
 
@@ -27,12 +27,12 @@ end
 -- matrix; the matrices b and c of the group.
 function M.record(K, stage, at)
   local plan, product = K.plan, of(K.plan, stage)
-  local function packed(letter, size)
-    return plan.memory:from(at.packed, letter .. stage.letter):at(at.head * size)
+  local function packed(matrix, size)
+    return plan.memory:from(at.packed, matrix.section):at(at.head * size)
   end
   K:of(stage.name, product_of.rows, product, at.group, {
-    label = stage.name, weights = packed("w", product.rows * product.steps), b = at.b,
-    bias = stage.bias and packed("b", product.rows) or nil, c = at.c })
+    label = stage.name, weights = packed(stage.weights, product.rows * product.steps), b = at.b,
+    bias = stage.bias and packed(stage.bias, product.rows) or nil, c = at.c })
 end
 
 function M.statements(count, plan, stage)
@@ -51,13 +51,13 @@ function M.fills(pack, stage)
     return { each and { count = matrices(plan, stage), to = size, [matrix.along] = matrix.width } or nil, round }
   end
   local weights, bias = stage.weights, stage.bias
-  pack:rows(product, pack:at("w" .. stage.letter), function(run, to, round)
+  pack:rows(product, pack:at(weights.section), function(run, to, round)
     pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = run.size, width = run.size,
       scale = stage.scale, terms = { pack.term(weights, run.at) },
       rounds = rounds(weights, product.rows * product.steps, round) })
   end)
   if not bias then return end
-  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1, used = product.rows, width = product.rows,
+  pack:add_heads(bias, { to = pack:at(bias.section), steps = 1, used = product.rows, width = product.rows,
     scale = stage.scale, terms = { pack.term(bias, 0) }, rounds = rounds(bias, product.rows) })
 end
 

@@ -49,10 +49,10 @@ function M.rewrite(plan, list)
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
     if in_pairs or input.heads and (qk or touched) then
       local copy = tensors.workspace(cached and "copied_" .. name or name, {
-        head = width, row = row,
+        head = width, row = row, operand = name,
         held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
       if in_pairs then paired.mark_copy(plan, name, copy) end
-      before[#before + 1] = graph.moving { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
+      before[#before + 1] = graph.moving { name = copy.name, of = name, kind = "copy",
                                            phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
                                            cols = width, heads = of.heads, qk = qk }
       attend = graph.with(attend, { [name] = copy })

@@ -45,8 +45,8 @@ function M.against(plan, list) return choices.against(against, plan, parts_of(li
 
 -- The list with it.
 function M.rewrite(plan, list)
-  local parts, letters, columns, macs = parts_of(list), "", 0, 0.0
-  local one = graph.with(parts[1], { kind = "joint", parts = parts, bias = false, macs = function() return macs end })
+  local parts, letters, columns, macs, biased = parts_of(list), "", 0, 0.0, false
+  local one = graph.with(parts[1], { kind = "joint", parts = parts, macs = function() return macs end })
   local attend, edits, first = graph.find(list, "attend"), {}, nil
   for _, stage in ipairs(parts) do
     local width = graph.in_block(plan, stage) * stage.cols
@@ -54,10 +54,11 @@ function M.rewrite(plan, list)
                                      c = graph.with(stage.c, { columns = width }) })
     edits[stage.name] = { part }
     if attend[stage.name] then attend = graph.with(attend, { [stage.name] = part.c }) end
-    letters, columns, macs = letters .. stage.letter, columns + width, macs + stage:macs()
-    one.bias = one.bias or stage.bias and true
+    letters, columns, macs = letters .. stage.weights.section:sub(2), columns + width, macs + stage:macs()
+    biased = biased or stage.bias
   end
-  one.name, one.letter, one.columns, one.c = letters, letters, columns, tensors.workspace(letters)
+  one.name, one.columns, one.c = letters, columns, tensors.workspace(letters)
+  one.weights, one.bias = { section = "w" .. letters }, biased and { section = "b" .. letters }
   for _, stage in ipairs(list) do first = first or edits[stage.name] end
   table.insert(first, 1, one)
   edits.attend = { attend }
@@ -84,8 +85,8 @@ end
 
 function M.sections(plan, stage, add)
   local product = stage.product
-  add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats })
-  if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
+  add("head", { name = stage.weights.section, doc = "weights", count = product.floats })
+  if stage.bias then add("head", { name = stage.bias.section, doc = "bias", count = product.ld }) end
   add("projected", { name = stage.name, doc = "rows of Q, K and V", cols = product.ld,
                      count = plan.kv_rows * product.ld })
 end
@@ -133,11 +134,11 @@ function M.emit(K, place, stage, run, i)
   choices.add(K.t.why, "project_order")
   local row = i * run.size + run.at
   local params = { { "x", "in", memory:tensor(place, stage.a):at(row * stage.a.row) },
-                   { "w", "in", memory:at(place, "w" .. stage.letter) },
+                   { "w", "in", memory:at(place, stage.weights.section) },
                    { "out", "out", memory:at(place, stage.name):at(row * stage.c.row) } }
-  if stage.bias then params[4] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
+  if stage.bias then params[4] = { "bias", "in", memory:at(place, stage.bias.section) } end
   K:part(("project_%s_%d"):format(stage.name, run.size), ("Projects %d rows: the columns of %s."):format(run.size,
-    stage.letter:upper():gsub(".", ", %0"):sub(3)), params, function(p) record(K, stage, run.size, p) end)
+    stage.name:upper():gsub(".", ", %0"):sub(3)), params, function(p) record(K, stage, run.size, p) end)
 end
 
 function M.fills() end -- those of its parts

@@ -60,8 +60,8 @@ function M.plan(plan, stage)
 end
 
 function M.sections(plan, stage, add)
-  add("packed", { name = "wo", doc = "Wo", count = stage.packed.floats, type = stage.packed.scheme.packed })
-  add("packed", { name = "bo", doc = "bias", count = stage.product.ld })
+  add("packed", { name = stage.weights.section, doc = "Wo", count = stage.packed.floats, type = stage.packed.scheme.packed })
+  add("packed", { name = stage.bias.section, doc = "bias", count = stage.product.ld })
   if not plan.cfg.q_len then return end
   local rows = 0
   for _, runs in ipairs(stage.product.runs) do
@@ -216,7 +216,7 @@ function M.emit(K, place, stage, ...)
   choices.add(K.t.why, "output_order")
   local column = j * panels.width + panels.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
-  local panel, wo = tiles.panel_at(stage.product, panels, j), plan.memory:at(place, stage.wide or "wo")
+  local panel, wo = tiles.panel_at(stage.product, panels, j), plan.memory:at(place, stage.wide or stage.weights.section)
   local next = plan.fetch and wo:at((fetch.next(plan.fetch, stage.product, panels, panel, 0)))
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
@@ -232,7 +232,7 @@ function M.emit(K, place, stage, ...)
     }
   end
   record { K = K, stage = stage, pieces = pieces, panels = panels, panel = wo:at(panel), next = next or nil,
-           bias = plan.memory:at(place, "bo"):at(column) }
+           bias = plan.memory:at(place, stage.bias.section):at(column) }
 end
 
 -- ---- in words, and packed ----
@@ -248,7 +248,7 @@ end
 
 function M.fills(pack, stage)
   local weights, bias, product, h = stage.weights, stage.bias, stage.packed, pack.plan.cfg.h
-  pack:panels(product, pack:at "wo", function(panels, to, round)
+  pack:panels(product, pack:at(weights.section), function(panels, to, round)
     local words = tiles.words(product.scheme, weights.steps)
     local heads = weights.along and { count = weights.heads, to = words * panels.width, row = weights.steps }
       or weights.b and { count = h, to = weights.steps * panels.width, first = weights.inner }
@@ -256,7 +256,7 @@ function M.fills(pack, stage)
       scale = stage.scale, terms = { pack.term(weights, panels.at) }, rounds = { heads or round, heads and round },
       quant = product.scheme.quant })
   end)
-  pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,
+  pack:add(bias.text, { to = pack:at(bias.section), steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,
     terms = bias.terms, rounds = {} })
 end
 

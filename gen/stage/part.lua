@@ -29,12 +29,12 @@ function M.fills(pack, stage)
   for _, panels in ipairs(product.panel_runs) do
     for j = 0, panels.count - 1 do
       overlap(stage, panels.at + j * panels.width, panels.used, function(lane, column, n)
-        local to = pack:at("w" .. joint.letter) + tiles.panel_at(product, panels, j) + lane
+        local to = pack:at(joint.weights.section) + tiles.panel_at(product, panels, j) + lane
         add(stage.weights, to, stage.steps, panels.width, column, n)
       end)
     end
   end
-  if stage.bias then add(stage.bias, pack:at("b" .. joint.letter) + stage.column, 1, 0, 0, stage.c.columns) end
+  if stage.bias then add(stage.bias, pack:at(joint.bias.section) + stage.column, 1, 0, 0, stage.c.columns) end
 end
 
 -- The last one tells of the tiles of all.

@@ -26,13 +26,14 @@ local function down(c) return c.in_place and 1 or keys_of_word(c) end
 local function across(c) return c.pairs == "columns" and not c.in_place and 2 or 1 end
 
 function M.plan(plan, stage)
-  local weights, cost = stage.letter == "v" and plan.value_weights or plan.weights, nil
+  local values, cost = stage.c.operand == "values", nil
+  local weights = values and plan.value_weights or plan.weights
   stage.product, cost = tiles.columns(weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.interleave(plan.scheme) > 1,
         twice = ways.of(plan.scheme).twice } },
     graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps), order = "rows",
       rounded = stage.c.held or stage.c.pairs and not stage.c.in_place })
-  local stored = stage.letter == "v" and plan.stored_values or plan.stored
+  local stored = values and plan.stored_values or plan.stored
   stage.packed = plan.widens and tiles.packed(stage.product, stored.scheme, stage.steps) or stage.product
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
@@ -44,8 +45,8 @@ local function rows(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
   local scheme = plan.attend_scheme
   if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(isas.by_vectors(scheme)) end
-  if stage.letter == "q" or stage.c.staged then return stage.rows end
-  return plan.kv_rows + (stage.letter == "k" and tiles.rows_behind(scheme) or 0)
+  if stage.c.operand == "queries" or stage.c.staged then return stage.rows end
+  return plan.kv_rows + (stage.c.operand == "keys" and tiles.rows_behind(scheme) or 0)
 end
 
 -- What a stage makes of a block of heads, in the workspace or in a cache.
@@ -64,9 +65,9 @@ end
 
 function M.sections(plan, stage, add)
   local product, packed = stage.product, stage.packed
-  add("head", { name = "w" .. stage.letter, doc = "weights", count = packed.floats * (product.parts or 1),
+  add("head", { name = stage.weights.section, doc = "weights", count = packed.floats * (product.parts or 1),
                 type = packed.scheme.packed })
-  if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
+  if stage.bias then add("head", { name = stage.bias.section, doc = "bias", count = product.ld }) end
   M.result_section(plan, stage, add)
   if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
 end
@@ -141,7 +142,7 @@ end
 -- What a run bounds the rows by that are projected: { first =, stop = }.
 function M.bounds_of(K, place, stage)
   if K.full or stage.fill then return {} end
-  if stage.letter == "q" or stage.behind then return { stop = place.rows } end
+  if stage.c.operand == "queries" or stage.behind then return { stop = place.rows } end
   return score.keys_seen(K.plan.scores, place)
 end
 
@@ -272,7 +273,7 @@ end
 function M.finish(K, stage, p)
   if stage.qk then emit_qk.keys(K, stage, p) end
   if stage.c.in_place then in_place[stage.c.pairs](K, stage, p) end
-  if stage.letter ~= "v" or stage.c.exact or stage.c.staged then return end
+  if stage.c.operand ~= "values" or stage.c.exact or stage.c.staged then return end
   if p.past then return clear_behind(K, stage, p) end
   if stage.fill then return clear_margin(K, stage, p.out) end
   M.clear_values(K, p.out, p.bounds)
@@ -296,9 +297,9 @@ function M.record(K, place, stage, more, record, part)
   local row = part and part.row or 0
   local before = M.rows_before(stage, past) + expr.share(row, down(stage.c))
   local params = { { "x", "in", memory:tensor(place, stage.a):at(row * stage.a.row) },
-                   { "w", "in", memory:at(place, stage.wide or "w" .. stage.letter) },
+                   { "w", "in", memory:at(place, stage.wide or stage.weights.section) },
                    { "out", "out", memory:at(place, stage.name):at(before * stage.c.row) } }
-  if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
+  if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, stage.bias.section) } end
   if stage.a.scales then params[#params + 1] = { "row_scales", "in", memory:at(place, stage.a.scales):at(row) } end
   if past then params[#params + 1] = { "past", "int", past } end
   local bounded = M.bounded(K, bounds, params, record)
@@ -333,7 +334,7 @@ function M.at_once() return { { var = "which", items = { { first = 0, count = 1 
 -- the second-level cache does not keep, where nothing says how many are asked for, or is done behind the last one.
 local function in_parts(plan, stage)
   local product, c, run = stage.product, stage.c, stage.product.runs[1][1]
-  local margin = stage.letter == "v" and not c.staged and plan.kv_rows > plan.cfg.seq_kv
+  local margin = c.operand == "values" and not c.staged and plan.kv_rows > plan.cfg.seq_kv
   return tiles.keeps_sums(product) and #product.runs[1] == 1 and run.count > tiles.TOGETHER
     and not (stage.qk or stage.behind or stage.fill or c.in_place or margin or score.reads_lengths(plan.scores))
     and product.scheme.b.bytes * product.steps * stage.rows > plan.cpu.cached
@@ -365,14 +366,14 @@ function M.fill_more(pack, stage)
   local bias, product = stage.bias, stage.product
   if stage.qk then qk_of.key_fills(pack, stage.qk) end
   if not bias then return end
-  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1,
+  pack:add_heads(bias, { to = pack:at(bias.section), steps = 1,
     used = graph.in_block(pack.plan, bias) * stage.cols, width = product.ld, scale = stage.scale,
     terms = { pack.term(bias, 0) }, rounds = {} })
 end
 
 function M.fills(pack, stage)
   local weights, product = stage.weights, stage.packed
-  pack:panels(product, pack:at("w" .. stage.letter), function(panels, to, round)
+  pack:panels(product, pack:at(weights.section), function(panels, to, round)
     pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = panels.used, width = panels.width,
       scale = stage.scale, terms = { pack.term(weights, panels.at) }, rounds = { round },
       quant = product.scheme.quant })

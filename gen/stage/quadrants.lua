@@ -61,9 +61,9 @@ local function applies(plan, stage)
     or graph.in_block(plan, stage) * stage.cols % (2 * plan.isa.lanes) > 0 then
     return false
   end
-  if stage.letter == "v" then return true end
+  if stage.c.operand == "values" then return true end
   if #graph.sheets(cfg) > 0 then return false end
-  return cfg.attention == "self" or stage.letter == "k" and cfg.dk >= 16
+  return cfg.attention == "self" or stage.c.operand == "keys" and cfg.dk >= 16
 end
 
 -- The list with quadrants where they apply, and the sums that they need before.
@@ -205,7 +205,7 @@ end
 function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   for i, one in ipairs(products) do
-    pack:panels(product, pack:at("w" .. stage.letter) + (i - 1) * product.floats, function(panels, to, round)
+    pack:panels(product, pack:at(stage.weights.section) + (i - 1) * product.floats, function(panels, to, round)
       local terms = {}
       for j, sign in ipairs(one.signs) do
         local row, column = (j - 1) // 2 * product.steps, (j - 1) % 2 * (product.ld // 2)

@@ -1,6 +1,7 @@
 -- The sums of quadrants of X that are multiplied (quadrants.lua), with some rows each: S1 S2 above S3 S4.
 
 local cut = require "schedule.cut"
+local graph = require "graph.init"
 
 local M = { phase = "sums" }
 
@@ -39,17 +40,15 @@ end
 function M.plan(_, stage)
   local tasks, seen = 0, {}
   stage.inputs = {}
-  for _, letter in ipairs { "q", "k", "v" } do
-    for _, product in ipairs(stage.of) do
-      local input = product.a
-      if product.letter == letter and not seen[input.name] then
-        seen[input.name] = true
-        for _, run in ipairs(cut.balanced(product.rows // 2, 64)) do
-          stage.inputs[#stage.inputs + 1] = { name = input.name, tensor = input, rows = product.rows,
-                                              cols = input.row, size = run.size, count = run.count, at = run.at,
-                                              first = tasks }
-          tasks = tasks + run.count
-        end
+  for _, product in ipairs(graph.by_matrix(stage.of)) do
+    local input = product.a
+    if not seen[input.name] then
+      seen[input.name] = true
+      for _, run in ipairs(cut.balanced(product.rows // 2, 64)) do
+        stage.inputs[#stage.inputs + 1] = { name = input.name, tensor = input, rows = product.rows,
+                                            cols = input.row, size = run.size, count = run.count, at = run.at,
+                                            first = tasks }
+        tasks = tasks + run.count
       end
     end
   end

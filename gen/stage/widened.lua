@@ -69,7 +69,7 @@ local function emit(K, place, stage, panels, j)
   end
   K:part(("widen_int%d_%dx%d"):format(packed.scheme.quant.bits, packed.steps, panels.used),
     ("Pairs of %d rows of weights of %d columns."):format(packed.steps, panels.used),
-    { { "words", "in", at("w" .. of.letter, packed) }, { "pairs", "out", at(stage.name, product) } },
+    { { "words", "in", at(of.weights.section, packed) }, { "pairs", "out", at(stage.name, product) } },
     function(p) panel(K, { packed = packed, product = product, panels = panels }, p) end)
 end
 
