@@ -44,8 +44,8 @@
  * Independent terms have the root of their sum of squares as norm. Results do not cancel where
  * norms of queries, keys, values, contexts and y are at least 0.85 of that.
  *
- * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24; in int8
- * 3e-2 and 1/254, half a step of 127 in which an operand errs. In size and S of int8 each number of
+ * error and unit are fields of a kernel: in float32 1e-6 and 2^-24; in int8 3e-2
+ * and 1/254, half a step of 127 in which an operand errs. In size and S of int8 each number of
  * x and of the contexts before Wo is the largest of its row. Each of W is the largest of its
  * column. A largest number below 2^-100 counts as 2^-100.
  * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv, of these widths those of rows that
@@ -186,7 +186,6 @@ enum {
   MHAGEN_CAUSAL = 2,   /* row r sees keys 0..pos(r), its place among the keys: r, or see below */
   MHAGEN_KV_LEN = 4,   /* reads args->kv_len */
   MHAGEN_PROBS = 8,    /* writes args->probs */
-  MHAGEN_STRASSEN = 16, /* projections by Strassen's algorithm; error up to 2e-6 */
   MHAGEN_WINDOW_LEFT = 32,   /* row r sees no key before pos(r) - window_left */
   MHAGEN_WINDOW_RIGHT = 64,  /* and none behind pos(r) + window_right */
   MHAGEN_BOTTOM_RIGHT = 128, /* pos(r) = r + seq_kv - seq; past + r with MHAGEN_CACHE_APPEND */

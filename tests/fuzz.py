@@ -115,7 +115,6 @@ def effective(config, rows):
     for row in rows:
         if row["key"] in config and "draw" in row:
             config.update({key: 2 * config[key] for key in row["draw"].get("twice", ())})
-            config.update(row["draw"].get("with", {}))
     return config
 
 
@@ -143,7 +142,7 @@ def random_config(rng, rows):
 
 def few_rows(config, rng):
     """Mostly so few rows that no norm hides the error of one."""
-    few = 2 * rng.randint(1, 2) if "strassen" in config else rng.randint(1, 4)
+    few = rng.randint(1, 4)
     return {**config, "seq": few} if rng.random() < 0.8 else config
 
 
@@ -226,14 +225,6 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
                   dict(h=2, d_model=40, dk=16, seq=2, seq_kv=33, attention="cross", batch=2),
                   dict(h=3, d_model=530, dk=17, dv=9, seq=1, seq_kv=70, attention="cross", probs="true")):
         configs += [{**shape, **way} for way in ({}, {"q_lanes": "columns"}, {"fold": "off"})]
-    # Quadrants of odd width, in several blocks of rows, of some inputs only, with biases, without a loop.
-    halved = dict(h=2, d_model=38, dk=16, seq=34, strassen="true")
-    configs += [{**halved, **extra} for extra in (
-        {}, dict(probs="true"), dict(attention="cross", seq_kv=18, batch=2), dict(fold="off", q_lanes="columns"),
-        dict(h=32, d_model=4, dk=1, seq=6, head_block=32, probs="true"),
-        dict(h=32, d_model=4, dk=1, seq=6, head_block=32, attention="cross"),
-        dict(attention="cross", seq_kv=17, dk=8, dv=16, probs="true"), dict(h=6, d_model=32, dk=32, seq=522),
-        dict(h=1, d_model=2, dk=32, seq=2, fold="off", unroll="full"), dict(k_block=16, kv_rows=3, unroll="tile"))]
     # Not projected: nothing, or parts; keys in place, copied behind a mask, shared; without a loop.
     none = dict(project="none", attention="cross")
     configs += [{**MICRO, **none, "seq_kv": 4, "causal": "true", "kv_len": "true", "probs": "true"}]

@@ -26,7 +26,7 @@ CLIMBED = 1e6  # flops: rows of 64 columns take so many
 ROUNDED = [{}, *({key: name} for name in ("bf16", "f16") for key in ("dtype", "attend_dtype", "io_dtype",
                                                                       "weight_dtype")),
            {"dtype": "f16", "sum_dtype": "f16"}, {"dtype": "int8"}, {"weight_dtype": "int8"},
-           {"weight_dtype": "int4"}, {"strassen": "true"}]
+           {"weight_dtype": "int4"}]
 
 
 def draw(rng, rows, seen):

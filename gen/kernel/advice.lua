@@ -1,7 +1,6 @@
 -- What bounds a kernel, which key may help, and which number type would: by the cost model, in three lines.
 
 local isas = require "isa.init"
-local options = require "options.init"
 local other_types = require "kernel.other_types"
 local wording = require "base.wording"
 
@@ -46,21 +45,13 @@ local function widest(arch)
   return best
 end
 
--- Values of keys with which the model has fewer cycles: a wider ISA, and what rows of options propose.
+-- What may help: more rows for what is read, and a wider ISA with which the model has fewer cycles.
 local function keys(plan, floor)
   local told, wide = {}, widest(plan.isa.arch)
-  local function try(key, value)
-    local other = value ~= plan.cfg[key] and other_types.changed(plan, key, value)
-    local part = other and cycles_of(other) / cycles_of(plan) or 1
-    if part >= FEWER then return end
-    told[#told + 1] = ("%s=%s, %.2f of the cycles%s"):format(key, value, part,
-      other.error > plan.error and (", error %g"):format(other.error) or "")
-  end
   if is_of_memory(plan, floor) then told[1] = "more rows in a run (seq, batch) share what is read" end
-  if wide and wide.lanes > plan.isa.lanes then try("isa", wide.name) end
-  for _, row in ipairs(options.list) do
-    if row.faster ~= nil then try(row.key, row.faster) end
-  end
+  local other = wide and wide.lanes > plan.isa.lanes and other_types.changed(plan, "isa", wide.name)
+  local part = other and cycles_of(other) / cycles_of(plan) or 1
+  if part < FEWER then told[#told + 1] = ("isa=%s, %.2f of the cycles"):format(wide.name, part) end
   return told[1] and table.concat(told, "; ") or "none by the model; `mhagen tune` tries schedules on a machine"
 end
 

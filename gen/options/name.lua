@@ -2,7 +2,7 @@
 --
 --   mha_<dtype>_h<h>[_g<h_kv>][_d<d_model>]_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>]
 --          [_kw<k_width>][_vw<v_width>][_yw<y_width>][_b<batch>][_wl<window_left>][_wr<window_right>]
---          [_rd<rope_dims>][_cross][_causal][_len][_probs][_strassen][_<causal_align>][_alibi][_start][_rows]
+--          [_rd<rope_dims>][_cross][_causal][_len][_probs][_<causal_align>][_alibi][_start][_rows]
 --          [_mask_<mask>][_<mask_dims>][_cap<softcap>][_sink][_scores_<scores>][_qk<qk_norm>][_span<norm_span>]
 --          [_eps<norm_eps>][_rope_<rope>][_th<rope_theta>][_append|_fixed][_p<project>][_<layout>]
 --          [_cache_<cache_layout>][_sc<scale>][_attend_<attend_dtype>][_sums_<sum_dtype>]

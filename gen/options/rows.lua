@@ -22,10 +22,8 @@
 --   bit         its bit of mhagen_kernel.options; or { value = bit } for some values
 --   number      true: mhagen_kernel has the value under the same name; a text: the prefix of the constant of a choice
 --   args        pointers of mhagen_args that a run then needs, see below
---   weights     pointers of mhagen_weights that packing then needs
 --   fill        pointers of mhagen_args that filling the cache then needs
 --   idle        (plan): why the option has no effect in this plan, or nil
---   faster      a value with which a kernel may take less time; `explain --why` asks the cost model
 --   why         end of the message about a value outside min and max
 --   draw        how tests/fuzz.py draws it, see below
 --
@@ -48,7 +46,7 @@
 --   chance          of another value than the default
 --   from, to        a range; of: a list; small, large: mostly up to the first, sometimes up to the second
 --   tiny            the value of a tiny shape
---   twice, with     keys to double and to set, so that the option has an effect
+--   twice           keys to double, so that the option has an effect
 
 local cpu = require "machine.cpu"
 local isas = require "isa.init"
@@ -69,8 +67,6 @@ local function unprojected(letter, heads, width)
     return lacks(values, letter) and count and each and count * each or nil
   end
 end
-
-local MIXES = "since strassen mixes rows"
 
 local M = {}
 
@@ -158,24 +154,6 @@ M.options = {
   { key = "probs", kind = "flag", default = false, name = "_probs", word = "probs",
     bit = "MHAGEN_PROBS", args = { { pointer = "probs" } }, akin = { "weights", "need_weights" },
     doc = "also write the attention weights of every head", draw = { chance = 0.35 } },
-  { key = "strassen", kind = "flag", default = false, name = "_strassen", bit = "MHAGEN_STRASSEN",
-    akin = { "winograd" }, faster = true,
-    excludes = { { key = "causal", why = MIXES }, { key = "kv_len", why = MIXES },
-                 { key = "window_left", why = MIXES },
-                 { key = "window_right", why = MIXES },
-                 { key = "kv_start", why = MIXES }, { key = "q_len", why = MIXES },
-                 { key = "mask", why = MIXES },
-                 { key = "cache", why = MIXES },
-                 { key = "dtype", why = "which would round sums of quadrants" },
-                 { key = "weight_dtype", why = "which would quantize sums of weights" },
-                 { key = "project", lacks = "qkv", why = "which projects no input" } },
-    idle = function(plan)
-      if plan.stage.sums then return nil end
-      return ("not here: rows and d_model must be even, and heads together a multiple of %d columns"):format(
-        2 * plan.isa.lanes)
-    end,
-    doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not where rows see different keys",
-    draw = { chance = 0.15, twice = { "d_model", "seq" }, with = { dk = 32 } } }, -- where it has an effect
   { key = "window_left", kind = "integer", min = 0, max = 65536, name = "_wl", word = "%s keys to the left",
     bit = "MHAGEN_WINDOW_LEFT", number = true,
     akin = { "window", "window_size", "attention_window" },

@@ -47,10 +47,9 @@ end
 local function stays_near(plan)
   local cfg = plan.cfg
   local widest = math.max(cfg.dk, cfg.dv)
-  local width = plan.hb * widest
   local bytes = memory.BYTES * widest * (plan.hb * cfg.seq + 2 * (cfg.h_kv // plan.head_blocks) * cfg.seq_kv)
-  local near = width <= 256 or bytes <= plan.cpu.cached
-  for _, stage in ipairs(plan.stages) do near = near and kinds.ask("stays_near", true, plan, stage, width, bytes) end
+  local near = plan.hb * widest <= 256 or bytes <= plan.cpu.cached
+  for _, stage in ipairs(plan.stages) do near = near and kinds.ask("stays_near", true, plan, stage) end
   return near
 end
 
@@ -126,7 +125,7 @@ end
 local function tell_head_block(plan)
   local cfg, whole = plan.cfg, lanes_of.spans_heads(plan.stages)
   local free = not cfg.head_block and not lanes_of.cached(plan) and not whole
-  if plan.hb > 1 and free and not plan.stage.sums then choices.add(plan.why, "head_block") end
+  if plan.hb > 1 and free then choices.add(plan.why, "head_block") end
   choices.say(plan.why, ("%d of %d heads projected together"):format(plan.hb, cfg.h),
     whole and "norm_span = all is a norm of all of them"
     or lanes_of.cached(plan) and "those that share keys and values, which lie head by head in a cache"

@@ -84,13 +84,11 @@ function M.types(plan)
   return { plan.scheme.a, plan.attend_scheme.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
 end
 
--- What ||y - ref|| / ||ref|| is at most: that of the operands' types, more where a stage rounds more.
+-- What ||y - ref|| / ||ref|| is at most: that of the operands' types.
 local function error_of(plan)
-  local factor = 1
-  for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
   local error = plan.scheme.error or 0
   for _, type in ipairs(M.types(plan)) do error = math.max(error, type.error) end
-  return error * factor
+  return error
 end
 
 local function check_inputs(cfg)

@@ -12,7 +12,6 @@ local fold = require "rewrite.fold"
 local joint = require "stage.joint"
 local cache_append = require "stage.cache_append"
 local paired = require "rewrite.paired"
-local quadrants = require "stage.quadrants"
 local quantized = require "rewrite.quantized"
 local queries = require "rewrite.queries"
 local widened = require "rewrite.widened"
@@ -26,7 +25,7 @@ M.of_formula = {
   { "decode", decode.applies, decode.rewrite },
   { "pairs", always, paired.rewrite },
   { "int8", quantized.applies, quantized.rewrite },
-  { "round", function(plan) return not quadrants.asked(plan) end, conversions.round }, -- sums are of plain numbers
+  { "round", always, conversions.round },
   { "context_rows", conversions.lacks_context_rows, conversions.context_rows },
   { "widen", conversions.has_small_inputs, conversions.widen },
   { "widened", widened.applies, widened.rewrite },
@@ -34,7 +33,6 @@ M.of_formula = {
 
 M.of_arrangement = {
   { "queries", always, queries.rewrite },
-  { "quadrants", quadrants.asked, quadrants.rewrite },
   { "joint", function(plan) return plan.in_one end, joint.rewrite },
 }
 

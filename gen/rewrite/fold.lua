@@ -43,7 +43,8 @@ local function drop_biases(list, cfg, scores, why)
   end
   if scores.keyless or shared(cfg) or not (values and output) then return list end
   choices.add(why, "bv_in_output")
-  local bias = { section = "bo", text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
+  local of_values = { a = "bv", b = "wo", inner = cfg.h * cfg.dv }
+  local bias = { section = "bo", text = "bo + bv wo", terms = { { a = "bo" }, of_values } }
   return graph.edited(list, { values = { graph.with(values, { bias = false }) },
                               output = { graph.with(output, { bias = bias }) } })
 end

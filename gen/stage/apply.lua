@@ -17,7 +17,8 @@ local function matrices(plan, stage) return stage.per == "head" and graph.in_blo
 function M.sections(plan, stage, add)
   local product = of(plan, stage)
   local size = matrices(plan, stage) * product.rows
-  add("head", { name = stage.weights.section, doc = "weights", count = size * product.steps, type = plan.scheme.packed })
+  add("head", { name = stage.weights.section, doc = "weights", count = size * product.steps,
+                type = plan.scheme.packed })
   if stage.bias then
     add("head", { name = stage.bias.section, doc = "bias", count = size })
   end

@@ -1,7 +1,7 @@
 -- The kinds of stages, a file or a row of convert.lua each, which has all about it:
 --
 --   plan(plan, stage)          fills in the tiles; returns their cost
---   stays_near(plan, width, bytes)   whether several heads may be projected together; missing: they may
+--   stays_near(plan, stage)    whether several heads may be projected together; missing: they may
 --   tell(plan, stage)          adds its reasons to those of the plan
 --   sections(plan, stage, add) what memory it needs (schedule/memory.lua)
 --   fills(pack, stage)         how its weights are packed (plan/pack.lua)
@@ -11,7 +11,6 @@
 --   begin(K, place)            what comes before the first of these in a run or a task
 --   cycles(plan, stage)        of a batch entry, at one FMA of a full vector a cycle
 --   statements(count, plan, stage)   an estimate of its code (plan/budget.lua)
---   error                      a factor by which it increases the error of the result
 --   stack(plan, stage)         bytes of vectors that straight code keeps on the stack
 --   describe(plan, stage)      lines { name, text }
 --

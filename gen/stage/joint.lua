@@ -7,7 +7,6 @@ local fetch = require "schedule.fetch"
 local graph = require "graph.init"
 local product_of = require "emit.product"
 local project = require "stage.project"
-local quadrants = require "stage.quadrants"
 local score = require "score.init"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -24,7 +23,6 @@ local against = {
     "has no effect with operands of a smaller type, which lie as products of their own read them" },
   { function(plan) return score.reads_lengths(plan.scores) end,
     "has no effect with lengths that a run says: products of their own leave out rows of K and V" },
-  { quadrants.asked, "has no effect with products of quadrants" },
   { function(_, parts) return #parts < 2 end, "has no effect with fewer than two projections of the same rows" },
 }
 

@@ -60,7 +60,8 @@ function M.plan(plan, stage)
 end
 
 function M.sections(plan, stage, add)
-  add("packed", { name = stage.weights.section, doc = "Wo", count = stage.packed.floats, type = stage.packed.scheme.packed })
+  add("packed", { name = stage.weights.section, doc = "Wo", count = stage.packed.floats,
+                  type = stage.packed.scheme.packed })
   add("packed", { name = stage.bias.section, doc = "bias", count = stage.product.ld })
   if not plan.cfg.q_len then return end
   local rows = 0
@@ -256,8 +257,8 @@ function M.fills(pack, stage)
       scale = stage.scale, terms = { pack.term(weights, panels.at) }, rounds = { heads or round, heads and round },
       quant = product.scheme.quant })
   end)
-  pack:add(bias.text, { to = pack:at(bias.section), steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,
-    terms = bias.terms, rounds = {} })
+  pack:add(bias.text, { to = pack:at(bias.section), steps = 1, used = stage.cols, width = product.ld,
+    scale = stage.scale, terms = bias.terms, rounds = {} })
 end
 
 return M

@@ -65,8 +65,7 @@ end
 
 function M.sections(plan, stage, add)
   local product, packed = stage.product, stage.packed
-  add("head", { name = stage.weights.section, doc = "weights", count = packed.floats * (product.parts or 1),
-                type = packed.scheme.packed })
+  add("head", { name = stage.weights.section, doc = "weights", count = packed.floats, type = packed.scheme.packed })
   if stage.bias then add("head", { name = stage.bias.section, doc = "bias", count = product.ld }) end
   M.result_section(plan, stage, add)
   if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
@@ -169,7 +168,7 @@ end
 -- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_tiles(K, stage, p, runs)
   local product, a, c, k_stride = stage.product, stage.a, stage.c, stage.a.k_stride or 1
-  local fetched, before = not product.parts and fetch.of(K.plan, product), {}
+  local fetched, before = fetch.of(K.plan, product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
   local function next_of(panels, panel, i)
@@ -352,7 +351,7 @@ end
 
 function M.statements(count, plan, stage)
   local product = stage.product
-  for _, runs in ipairs(product.runs) do count:columns(product, runs, plan.head_blocks * (product.parts or 1)) end
+  for _, runs in ipairs(product.runs) do count:columns(product, runs, plan.head_blocks) end
 end
 
 function M.describe(plan, stage)

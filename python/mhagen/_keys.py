@@ -17,7 +17,6 @@ Type = Any  # torch.bfloat16, "bfloat16", numpy.float16
 
 class Computation(TypedDict, total=False):
     isa: str | None
-    strassen: bool | None
     dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
     attend_dtype: Literal["f32", "bf16", "f16"] | Type | None
     sum_dtype: Literal["f32", "f16"] | Type | None

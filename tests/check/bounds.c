@@ -130,12 +130,11 @@ static double make_rows(const mhagen_kernel *shape, const extents *e, size_t ent
 
 /* ---- magnitudes of inputs and weights ---- */
 
-/* |from|, or the largest of |from| everywhere; of nothing, nothing. */
-static const float *magnitudes(const float *from, size_t count, int largest, float **room) {
-  float *to = *room, most = 0;
+/* |from|; of nothing, nothing. */
+static const float *magnitudes(const float *from, size_t count, float **room) {
+  float *to = *room;
   if (!from) return NULL;
-  for (size_t i = 0; i < count; i++) most = fmaxf(most, to[i] = fabsf(from[i]));
-  for (size_t i = 0; largest && i < count; i++) to[i] = most;
+  for (size_t i = 0; i < count; i++) to[i] = fabsf(from[i]);
   *room += count;
   return to;
 }
@@ -184,9 +183,9 @@ static void largest_of_scales(size_t group, mhagen_layout layout, size_t in, siz
 }
 
 static const float *weight_magnitudes(const mhagen_kernel *shape, const char *quants, mhagen_layout layout,
-                                      const float *w, size_t in, size_t out, int largest, float **room) {
+                                      const float *w, size_t in, size_t out, float **room) {
   float *const to = *room;
-  const float *const made = magnitudes(w, in * out, largest, room);
+  const float *const made = magnitudes(w, in * out, room);
   if (made && quants) largest_of_scales(ref_rows_of_scale(shape, quants, in), layout, in, out, to);
   return made;
 }
@@ -203,7 +202,7 @@ static void largest_of_rows(const float *x, size_t rows, size_t columns) {
 
 /* Null when memory is short. */
 static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const numbers *from, const extents *e,
-                              size_t batch, int largest) {
+                              size_t batch) {
   const size_t qx = batch * e->n * e->q_width, kx = batch * e->m * e->k_width,
                vx = batch * e->m * e->v_width, hq = e->h * e->dk,
                hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
@@ -213,26 +212,26 @@ static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const num
                             (ho + 1) * e->y_width;
   float *room = malloc((qx + kx + vx + of_weights) * sizeof *room), *at = room;
   if (!room) return NULL;
-  to->qx = magnitudes(from->qx, qx, largest, &at);
-  to->kx = magnitudes(from->kx, kx, largest, &at);
-  to->vx = magnitudes(from->vx, vx, largest, &at);
+  to->qx = magnitudes(from->qx, qx, &at);
+  to->kx = magnitudes(from->kx, kx, &at);
+  to->vx = magnitudes(from->vx, vx, &at);
   to->weights = (mhagen_weights){.layout = w->layout};
   if (ref_projects(e, MHAGEN_PROJECT_Q)) {
-    to->weights.wq = weight_magnitudes(shape, quants, w->layout, w->wq, e->d, hq, largest, &at);
-    to->weights.bq = magnitudes(w->bq, hq, 0, &at);
+    to->weights.wq = weight_magnitudes(shape, quants, w->layout, w->wq, e->d, hq, &at);
+    to->weights.bq = magnitudes(w->bq, hq, &at);
   }
   if (ref_projects(e, MHAGEN_PROJECT_K)) {
-    to->weights.wk = weight_magnitudes(shape, quants, w->layout, w->wk, e->k_width, hk, largest, &at);
-    to->weights.bk = magnitudes(w->bk, hk, 0, &at);
+    to->weights.wk = weight_magnitudes(shape, quants, w->layout, w->wk, e->k_width, hk, &at);
+    to->weights.bk = magnitudes(w->bk, hk, &at);
   }
   if (ref_projects(e, MHAGEN_PROJECT_V)) {
     to->weights.wv =
-        weight_magnitudes(shape, ref_quants_of_values(shape), w->layout, w->wv, e->v_width, hv, largest, &at);
-    to->weights.bv = magnitudes(w->bv, hv, 0, &at);
+        weight_magnitudes(shape, ref_quants_of_values(shape), w->layout, w->wv, e->v_width, hv, &at);
+    to->weights.bv = magnitudes(w->bv, hv, &at);
   }
   if (ref_projects(e, MHAGEN_PROJECT_O)) {
-    to->weights.wo = weight_magnitudes(shape, quants, w->layout, w->wo, ho, e->y_width, 0, &at);
-    to->weights.bo = magnitudes(w->bo, e->y_width, 0, &at);
+    to->weights.wo = weight_magnitudes(shape, quants, w->layout, w->wo, ho, e->y_width, &at);
+    to->weights.bo = magnitudes(w->bo, e->y_width, &at);
   }
   if (ref_has_integers(shape)) {
     if (ref_projects(e, MHAGEN_PROJECT_Q)) largest_of_rows(to->qx, batch * e->n, e->d);
@@ -356,7 +355,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
   const size_t sides = y_bounds ? 2 : 1, batch = (size_t)shape->batch, rows = batch * e->n;
   b.size = b.x, b.pieces = ref_projects(e, MHAGEN_PROJECT_O) ? 1 : e->h;
   double *room = malloc((sides * ref_room(e) + 3 * e->m + (sides - 1) * rows * e->y_width) * sizeof *room);
-  float *sizes = y_bounds ? make_magnitudes(shape, &b.size, &b.x, e, batch, shape->options & MHAGEN_STRASSEN) : NULL;
+  float *sizes = y_bounds ? make_magnitudes(shape, &b.size, &b.x, e, batch) : NULL;
   e->sees = malloc(e->m);
   if (!room || !e->sees || (y_bounds && !sizes)) {
     free(room), free(sizes), free(e->sees);
@@ -391,7 +390,7 @@ int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *we
   const int masked = shape->scores == MHAGEN_SCORES_MASKED;
   numbers x = ref_numbers(shape, weights, args, NULL), size = x;
   double *room = malloc(2 * ref_room(&e) * sizeof *room);
-  float *sizes = make_magnitudes(shape, &size, &x, &e, batch, shape->options & MHAGEN_STRASSEN);
+  float *sizes = make_magnitudes(shape, &size, &x, &e, batch);
   if (!room || !sizes) {
     free(room), free(sizes);
     return -1;

@@ -28,7 +28,6 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
  *   S              the largest score so computed of the keys that the row sees, with the magnitude of what is added to
  *                  it. A mask counts as for max_score. Of a row of weights it is its head's.
  * One number stands for others where they share a rounding, the largest:
- *   strassen       mixes rows and columns: for all of an input, and of Wq, Wk, Wv
  *   weight_dtype   for weights that share a scale; the factor before ||size|| then is its expm1
  *   int8           for a column of W, and for a row of x and of the contexts
  *   cache of int8  for a row of K or V and head
@@ -43,8 +42,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
  *
  *   (16 + max(d_model, k_width) + dk) * unit * size
  *
- * size being the score computed with the magnitudes of x, W, b and of what is added to it; with strassen and in int8
- * as above.
+ * size being the score computed with the magnitudes of x, W, b and of what is added to it; in int8 as above.
  * Returns 0, or -1 when memory is short. */
 int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                             double *scores, double *bounds);

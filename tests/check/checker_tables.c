@@ -66,7 +66,7 @@ static void require_need(checker *c, int id, int needed, int align, int most) {
  * bits do not have all, and what they lack only the kernel's table knows. */
 static int rounds_ahead(const checker *c, int projected) {
   const mhagen_kernel *kernel = c->kernel;
-  if (!projected || !kernel->dtype || !strcmp(kernel->dtype, "int8") || has(c, MHAGEN_STRASSEN)) return 0;
+  if (!projected || !kernel->dtype || !strcmp(kernel->dtype, "int8")) return 0;
   const char *const of_floats[] = {"scalar", "avx2", "avx_vnni", "avx512", "neon"};
   for (size_t i = 0; i < sizeof of_floats / sizeof *of_floats; i++) {
     if (!strcmp(kernel->isa, of_floats[i])) return 1;
@@ -77,7 +77,7 @@ static int rounds_ahead(const checker *c, int projected) {
 /* Of an option that is new here, only the kernel's table knows. */
 static void check_needs(checker *c) {
   const unsigned known =
-      MHAGEN_CROSS | MHAGEN_CAUSAL | MHAGEN_KV_LEN | MHAGEN_PROBS | MHAGEN_STRASSEN |
+      MHAGEN_CROSS | MHAGEN_CAUSAL | MHAGEN_KV_LEN | MHAGEN_PROBS |
       MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_BOTTOM_RIGHT | MHAGEN_SCALE |
       MHAGEN_ALIBI | MHAGEN_KV_START | MHAGEN_Q_LEN | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD | MHAGEN_QK_NORM |
       MHAGEN_ROPE | MHAGEN_UNPROJECTED | MHAGEN_SCORES | MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED | MHAGEN_BHSD |

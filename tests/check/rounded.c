@@ -459,27 +459,13 @@ static void product_of_weights(const double *a, size_t rows, size_t lda, size_t 
   }
 }
 
-static double largest_of(const double *x, size_t count) {
-  double most = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (isfinite(x[i])) most = fmax(most, fabs(x[i]));
-  }
-  return most;
-}
-
-/* Rows of an input by one of the matrices for q, k, v. The errors of products of quadrants are those of the largest
- * elements: Higham, Accuracy and stability of numerical algorithms, 2002, chapter 23. */
+/* Rows of an input by one of the matrices for q, k, v. */
 static void project_inexact(const rounding *r, int i, size_t rows, const double *bias, inexact x, inexact y) {
   const extents *e = &r->e;
   const size_t widths[] = {e->d, e->k_width, e->v_width}, heads[] = {e->h * e->dk, e->h_kv * e->dk, e->h_kv * e->dv},
                in = widths[i], out = heads[i];
   for (size_t row = 0; row < rows; row++)
     multiply(from(x, row * in), in, (matrix){r->w[i], out, 1}, bias, from(y, row * out), out, r->coarse);
-  if (!(r->shape->options & MHAGEN_STRASSEN)) return;
-  const double size = (double)in * largest_of(x.x, rows * in) * largest_of(r->w[i], in * out);
-  for (size_t j = 0; j < rows * out; j++) {
-    if (isfinite(y.x[j])) y.off[j] += 4 * ((double)in + 16) * FLOAT_UNIT * size;
-  }
 }
 
 typedef struct operands {

@@ -150,7 +150,6 @@ def test_phases_of_straight_code(tmp_path):
 
 @pytest.mark.parametrize("shape, parts", [
     ("h=2 d_model=40 dk=16 seq=35 q_lanes=queries", {"transpose", "query", "scores", "context", "attend"}),
-    ("h=2 d_model=38 dk=16 seq=2 strassen=true", {"sums", "keys_values"}),
     ("h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross q_lanes=columns", {"key_query", "value_context"})])
 def test_parts_of_phases(shape, parts, tmp_path):
     """Those of the kernel, with what is done in attention."""

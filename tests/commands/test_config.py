@@ -202,7 +202,6 @@ def test_head_block_of_a_norm_of_all_heads():
     ("project=q k_width=8", "k_width = 8: must be 32 with project = q, which does not project K"),
     ("project=qko v_width=8", "v_width = 8: must be 32 with project = qko, which does not project V"),
     ("project=qkv y_width=8", "y_width = 8: must be 32 with project = qkv, which does not project Y"),
-    ("project=o strassen=true", "strassen = true: must be false with project = o, which projects no input"),
     ("project=kvo q_lanes=columns", "q_lanes = columns: has no effect with project = kvo, which does not project Q"),
     ("project=none q_rows=2", "q_rows = 2: has no effect with project = none: no product has lanes over queries"),
     ("project=none kv_rows=2", "kv_rows = 2: has no effect with project = none where neither K nor V is projected\n"),
@@ -244,7 +243,6 @@ def test_d_model_may_be_left_out():
      "cache_layout = bhsd: must be packed with norm_span = all, a norm over all heads, which this layout separates"),
     ("cache=append qk_norm=rms norm_span=all head_block=1", "head_block = 1: must be h with norm_span = all"),
     ("cache=append project=none kv_rows=1", "kv_rows = 1: has no effect with project = none"),
-    ("cache=append strassen=true", "strassen = true: must be false with cache, since strassen mixes rows\n"),
     ("cache=append h_kv=1 head_block=1", "head_block = 1: must be a multiple of h / h_kv = 2\n"),
     ("cache=append head_block=2", "head_block = 2: must be h / h_kv = 1 with a cache, which lies head by head"),
     ("cache_layout=bhsd", "cache_layout = bhsd: has no effect without cache\n"),
@@ -263,12 +261,6 @@ def test_places(given, default):
     words = given.split()
     names = [run("explain", *arguments(), *keys).stdout.split("\n")[0] for keys in (words, words[:-1])]
     assert all(name.startswith("mha_f32_h2_") for name in names) and (names[0] == names[1]) == default
-
-
-@pytest.mark.parametrize("mask", ["causal", "kv_len", "window_left", "window_right", "kv_start", "q_len"])
-def test_strassen_and_masks(mask):
-    assert_refused(run("explain", *arguments(), "strassen=true", f"{mask}={3 if 'window' in mask else 'true'}"),
-                   f"config: strassen = true: must be false with {mask}, since strassen mixes rows")
 
 
 def test_columns_of_merged_weights():
@@ -351,8 +343,6 @@ REASONS = [
     ("h=1 d_model=8 dk=512 seq=4 fold=off isa=avx2", "scores of more than 512 steps", False),
     ("h=1 d_model=8 dk=513 seq=4 fold=off isa=avx2 dtype=bf16", "scores of more than 512 steps", False),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "tiles of X in the outer loop", True),
-    ("h=2 d_model=32 dk=16 seq=4 isa=scalar strassen=true q_lanes=queries", "tiles of X in the outer loop", False),
-    ("h=2 d_model=32 dk=16 seq=4 isa=scalar strassen=true", "projections by seven products", True),
     ("h=1 d_model=16 dk=16 seq=16 isa=avx512", "a lane tail", False),
     ("h=1 d_model=17 dk=17 seq=17 isa=avx512", "a lane tail", True),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "rounds of four K steps", True),

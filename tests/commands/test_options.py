@@ -73,7 +73,7 @@ def test_matrices_of_other_languages():
 
 
 @pytest.mark.parametrize("config, more", [
-    ("", set()), ("causal=true strassen=false", set()),
+    ("", set()), ("causal=true probs=false", set()),
     ("kv_len=true probs=true", {("args", "kv_len", "1", 16), ("args", "probs", "1", -1)}),
     ("attention=cross seq_kv=9 kv_len=true",
      {("args", "k", "1", -1), ("args", "v", "1", -1), ("args", "kv_len", "1", 9)}),

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tools
-from reference_lib import CAUSAL, CROSS, KV_LEN, SHAPE, STRASSEN, Args, Weights, build, shape_of
+from reference_lib import CAUSAL, CROSS, KV_LEN, SHAPE, Args, Weights, build, shape_of
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +78,15 @@ class Case:
         of_scores = of_scores or rounded
         h, d, dk, dv, n, m = (self.shape[key] for key in SHAPE[:-1])
 
-        def sizes(rows_, of_all=self.options & STRASSEN and size(-1) == 1):
-            most = max(abs(a) for row in rows_ for a in row)
-            return spread([[most if of_all else size(a) for a in row] for row in rows_])
+        def sizes(rows_):
+            return spread([[size(a) for a in row] for row in rows_])
 
         def spread(rows_):
             """In int8 the largest number of a row stands for all of it."""
             return [[max(row)] * len(row) for row in rows_] if self.quantized and size(-1) == 1 else rows_
 
         def of_weights(key):
-            of_all = self.options & STRASSEN and size(-1) == 1 and key != "o"
-            rows_ = sizes(self.w[key]) if of_all else [list(map(size, row)) for row in self.w[key]]
+            rows_ = [list(map(size, row)) for row in self.w[key]]
             return [list(row) for row in zip(*spread(list(map(list, zip(*rows_)))))]
 
         w = {key: of_weights(key) for key in "qkvo"}
@@ -126,7 +124,7 @@ class Case:
     dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=5, dk=3, dv=4, seq=3),
     dict(h=2, d_model=4, dk=3, seq=3, seq_kv=5, options=CROSS), dict(h=1, d_model=3, dk=2, seq=4, options=CAUSAL),
     dict(h=3, d_model=3, dk=1, seq=3, options=KV_LEN, kv_len=2),
-    dict(h=2, d_model=4, dk=16, seq=4, options=STRASSEN), dict(h=2, d_model=5, dk=3, dv=4, seq=3, dtype=b"int8")])
+    dict(h=2, d_model=5, dk=3, dv=4, seq=3, dtype=b"int8")])
 def test_formula(library, shape):
     case = Case(library, random.Random(1), **shape)
     y, case.weights, _ = case.rows()

@@ -281,8 +281,6 @@ def test_error_of_int4_without_biases(shape):
      "value_weight_dtype = int8: must be weight_dtype with weight_dtype = int8, which makes all weights int8"),
     ("weight_dtype=int4 value_weight_dtype=int8 project=qk",
      "value_weight_dtype = int8: must be weight_dtype with project = qk, which does not project V"),
-    ("strassen=true weight_dtype=int4",
-     "strassen = true: must be false with weight_dtype, which would quantize sums of weights"),
 ])
 def test_refusals_of_quantized_weights(given, refused):
     result = subprocess.run([MHAGEN, "explain", *f"h=2 d_model=8 dk=4 seq=4 isa=avx2 {given}".split()],
@@ -297,14 +295,6 @@ def test_reference_with_fused_products():
     config = "h=1 d_model=2 dk=1 seq=25 alibi=true sink=true attend_dtype=f16"
     run(sys.executable, ROOT / "tests/fuzz.py", "--replay", config, "--isa", "avx2", "--cc", "gcc",
         env={**os.environ, "REFERENCE_FLAGS": "-mfma -ffp-contract=fast"})
-
-
-def test_refusal():
-    result = subprocess.run([MHAGEN, "explain", *"h=2 d_model=8 dk=4 seq=4 isa=avx2 strassen=true dtype=f16".split()],
-                            capture_output=True, text=True)
-    assert result.returncode == 2 and result.stderr == (
-        "mhagen: config: strassen = true: must be false with dtype, which would round sums of "
-        "quadrants\n"), result.stderr
 
 
 def types_told(*words):

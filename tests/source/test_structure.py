@@ -208,12 +208,6 @@ def test_functions_and_files_are_short(tmp_path):
     assert too_long(tmp_path / "long.lua", tmp_path) == ["long.lua:1", "long.lua"]
 
 
-def test_strassen_is_a_stage():
-    """Its option, its part of a name, and the file of its stage."""
-    told = {str(path.relative_to(GEN)) for path in GEN.rglob("*.lua") if "strassen" in path.read_text().lower()}
-    assert told == {"options/rows.lua", "options/name.lua", "stage/quadrants.lua"}
-
-
 def test_no_files_outside_the_host():
     names = ["io", "os", "debug", "dofile", "loadfile", "loadstring"]
     wall([rf"\b{name}\.\w|\"{name}\"" for name in names], [ROOT / "tests/unit/unit.lua"], PURE)  # it asks for none
@@ -235,8 +229,7 @@ def test_the_reference_is_the_formula_alone(tmp_path):
 
 def test_figures_have_no_signs():
     """`explain` says what is slower and what is faster."""
-    paths = *GEN.glob("base/measured_*.lua"), GEN / "stage/quadrants.lua"
-    texts = " ".join(" ".join(strings(path)) for path in paths)
+    texts = " ".join(" ".join(strings(path)) for path in GEN.glob("base/measured_*.lua"))
     signs = re.compile(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)")
     assert "% slower" in texts and signs.search("takes -5 %") and not signs.search(texts)
 

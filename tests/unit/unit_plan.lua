@@ -13,14 +13,12 @@ local values = {
   q_rows = { 1, 2 }, kv_rows = { 1, 2 }, kv_vectors = { 1, 2 }, out_rows = { 1, 2 }, out_vectors = { 1, 2 },
   key_block = { 1, 64 }, k_block = { 16, 256 }, head_block = { 1, 2 },
 }
--- What is projected is of all kinds: K and V or neither or one, weights that are merged, quadrants; lanes of either
--- kind.
+-- What is projected is of all kinds: K and V or neither or one, weights that are merged; lanes of either kind.
 local shapes = {
   "h=2 d_model=18 dk=5 seq=13 fold=off", "h=2 d_model=18 dk=5 seq=13 causal=true probs=true q_lanes=columns",
   "h=2 d_model=9 dk=10 seq=13 q_lanes=queries", "h=2 d_model=9 dk=10 seq=13 q_lanes=columns",
   "h=2 d_model=18 dk=20 dv=3 seq=13 q_lanes=columns", "h=2 d_model=9 dk=5 dv=10 seq=13 q_lanes=columns",
   "h=2 d_model=18 dk=17 seq=9 seq_kv=66 attention=cross q_lanes=columns",
-  "h=2 d_model=36 dk=8 seq=14 strassen=true fold=off q_lanes=columns",
   "h=2 dk=5 seq=13 project=none", "h=2 d_model=9 dk=5 seq=13 project=o causal=true",
   "h=2 d_model=40 dk=17 seq=13 weight_dtype=int8", "h=2 d_model=40 dk=17 seq=13 project=qo weight_dtype=int4",
   "h=2 d_model=18 dk=20 seq=13 project=kv", "h=2 dk=5 seq=13 project=none layout=bhsd causal=true",

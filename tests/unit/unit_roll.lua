@@ -411,7 +411,7 @@ local function kernels()
       "h=2 d_model=48 dk=24 seq=70 causal=true kv_len=true probs=true", "h=1 d_model=64 dk=64 seq=98",
       "h=1 d_model=1 dk=1 seq=17 alibi=true softcap=1 mask=add", "h=2 d_model=40 dk=16 seq=35 dtype=bf16",
       "h=4 h_kv=2 d_model=48 dk=24 seq=33 qk_norm=rms rope=half sink=true window_left=9 causal=true",
-      "h=4 h_kv=1 d_model=32 dk=16 seq=1 seq_kv=70 cache=append", "h=2 d_model=40 dk=20 seq=21 strassen=true fold=off",
+      "h=4 h_kv=1 d_model=32 dk=16 seq=1 seq_kv=70 cache=append",
       "h=3 d_model=30 dk=10 seq=19 q_len=true mask=bool kv_start=true kv_len=true scores=masked",
     } do
       local words = {}

@@ -519,7 +519,6 @@ local function kernels()
       { "h=1 d_model=2 dk=2 seq=3 causal=true unroll=full" },
       { "h=2 d_model=3 dk=4 seq=9" }, -- merged
       { "h=2 d_model=18 dk=40 seq=3 q_lanes=columns" },
-      { "h=1 d_model=6 dk=32 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=3 d_model=5 dk=3 seq=6 q_lanes=columns causal=true" },
       { "h=2 d_model=5 dk=3 seq=6 qkv=joint causal=true" },
       { "h=4 h_kv=2 d_model=5 dk=3 dv=2 seq=6 qkv=joint q_lanes=queries probs=true" },
@@ -535,7 +534,6 @@ local function kernels()
         { [0] = 3, 4 } },
       { "h=2 d_model=3 dk=4 seq=9 attention=cross k_width=5 v_width=4 y_width=2" },
       { "h=4 h_kv=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed, heads share the matrices
-      { "h=4 h_kv=2 d_model=6 dk=16 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true fold=off", { [0] = 3, 0 } },
       { "h=2 d_model=5 dk=3 seq=6 qk_norm=rms" },
       { "h=4 h_kv=2 d_model=5 dk=6 seq=19 qk_norm=layer rope=half rope_dims=4 kv_len=true", { [0] = 17 } },
