@@ -491,41 +491,42 @@ typedef struct view {
   const float *at;
   ptrdiff_t row_step, column_step;
   const mhagen_packing *packing;
-  int matrix;
+  const mhagen_matrix *of;
 } view;
 
-/* A number of a matrix that is not given. */
-static double instead(const mhagen_packing *packing, int matrix, ptrdiff_t i) {
-  if (matrix == MHAGEN_Q_NORM || matrix == MHAGEN_K_NORM) return 1.0;
-  if (matrix != MHAGEN_ROPE_COS && matrix != MHAGEN_ROPE_SIN) return 0.0;
-  const ptrdiff_t pairs = packing->sizes[matrix - MHAGEN_WQ].columns;
-  const double place = (double)(i / pairs + packing->rope_first);
-  return wave(place * packing->rope_turns[i % pairs], matrix == MHAGEN_ROPE_COS);
+static int is_table(const mhagen_matrix *m) {
+  return m->null == MHAGEN_COSINES || m->null == MHAGEN_SINES;
 }
 
-static view view_of(const mhagen_packing *packing, const mhagen_weights *w, int matrix,
+/* A number of a matrix that is not given. */
+static double instead(const mhagen_packing *packing, const mhagen_matrix *m, ptrdiff_t i) {
+  if (!is_table(m)) return m->null == MHAGEN_ONES ? 1.0 : 0.0;
+  const double place = (double)(i / m->columns + packing->rope_first);
+  return wave(place * packing->rope_turns[i % m->columns], m->null == MHAGEN_COSINES);
+}
+
+static view view_of(const mhagen_packing *packing, const mhagen_weights *weights, int matrix,
                     int flipped) {
-  const float *const given[] = {w->wq, w->wk, w->wv, w->wo, w->bq, w->bk, w->bv, w->bo,
-                                w->q_norm, w->k_norm, w->rope_cos, w->rope_sin, w->alibi, w->sink};
-  const view none = {NULL, 0, 0, packing, MHAGEN_NONE};
+  const view none = {NULL, 0, 0, packing, NULL};
   if (matrix == MHAGEN_NONE) return none;
-  const mhagen_matrix_size size = packing->sizes[matrix - MHAGEN_WQ];
-  const float *const at = given[matrix - MHAGEN_WQ];
-  view v = {at ? at : packing->instead[matrix - MHAGEN_WQ], size.columns, 1, packing, matrix};
-  if (w->layout == MHAGEN_OUT_IN && matrix <= MHAGEN_WO) v.row_step = 1, v.column_step = size.rows;
-  const view turned = {v.at, v.column_step, v.row_step, packing, matrix};
+  const mhagen_matrix *const m = packing->matrices + matrix;
+  const float *at;
+  memcpy(&at, (const char *)weights + m->at, sizeof at);
+  view v = {at ? at : m->instead, m->columns, 1, packing, m};
+  if (weights->layout == MHAGEN_OUT_IN && !is_table(m)) v.row_step = 1, v.column_step = m->rows;
+  const view turned = {v.at, v.column_step, v.row_step, packing, m};
   return flipped ? turned : v;
 }
 
 static double element(view v, ptrdiff_t row, ptrdiff_t column) {
   const ptrdiff_t i = row * v.row_step + column * v.column_step;
-  return v.at ? (double)v.at[i] : instead(v.packing, v.matrix, i);
+  return v.at ? (double)v.at[i] : instead(v.packing, v.of, i);
 }
 
 /* Adds element (row, column) of a term to a sum. */
 static double add_term(const mhagen_pack_term *t, view a, view b, ptrdiff_t row, ptrdiff_t column,
                        double sum) {
-  if (t->b == MHAGEN_NONE) return sum + t->sign * element(a, row, column);
+  if (t->b == MHAGEN_NONE) return sum + element(a, row, column);
   for (ptrdiff_t i = t->first; a.at && i < t->first + t->inner; ++i) {
     sum += element(a, row, i) * element(b, i, column);
   }

@@ -455,27 +455,24 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
  * large.
  */
-enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
+enum { MHAGEN_PACK_TERMS = 2, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 
-enum { /* a matrix of mhagen_weights */
-  MHAGEN_NONE,
-  MHAGEN_WQ, MHAGEN_WK, MHAGEN_WV, MHAGEN_WO, MHAGEN_BQ, MHAGEN_BK, MHAGEN_BV, MHAGEN_BO,
-  MHAGEN_Q_NORM, MHAGEN_K_NORM, MHAGEN_ROPE_COS, MHAGEN_ROPE_SIN,
-  MHAGEN_SLOPES, /* of alibi */
-  MHAGEN_SINK_LOGITS, /* of sink */
-  MHAGEN_MATRICES = MHAGEN_SINK_LOGITS
-};
+enum { MHAGEN_ZEROS, MHAGEN_ONES, MHAGEN_COSINES, MHAGEN_SINES }; /* what null stands for */
 
-typedef struct mhagen_matrix_size {
+typedef struct mhagen_matrix {
+  size_t at;               /* where mhagen_weights has its pointer */
   ptrdiff_t rows, columns; /* as MHAGEN_IN_OUT has them; biases and slopes have one row, tables of
                               rope one for each place */
-} mhagen_matrix_size;
+  int null;                /* what a null pointer stands for: MHAGEN_ZEROS, .., */
+  const float *instead;    /* or these numbers */
+} mhagen_matrix;
+
+enum { MHAGEN_NONE = -1 };
 
 typedef struct mhagen_pack_term {
-  int a, a_flipped; /* a matrix, or its transposed; null means zeros */
-  int b, b_flipped; /* MHAGEN_NONE, or what a is multiplied by */
+  int a, a_flipped; /* the number of a matrix in the packing's list; whether it is transposed */
+  int b, b_flipped; /* the same of what a is multiplied by, or MHAGEN_NONE */
   ptrdiff_t row, column, first, inner; /* where the panel begins; the columns of a in a product */
-  int sign;         /* of a alone */
 } mhagen_pack_term;
 
 typedef struct mhagen_pack_round {
@@ -495,8 +492,7 @@ typedef struct mhagen_packing {
   size_t bytes;
   uint64_t fingerprint; /* of the kernel, or of its tables, with which what is packed begins; zeros
                            are behind it up to MHAGEN_ALIGN */
-  mhagen_matrix_size sizes[MHAGEN_MATRICES]; /* from MHAGEN_WQ on */
-  const float *instead[MHAGEN_MATRICES];     /* what a null matrix stands for; null means zeros */
+  const mhagen_matrix *matrices;
   const mhagen_pack_term *terms;
   const mhagen_pack_fill *fills;
   int fill_count;

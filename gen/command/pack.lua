@@ -42,15 +42,15 @@ local function divide(arguments)
   return keys, files
 end
 
--- Tensors of the wanted sizes as parts; those of one row may have any axes. needs: the pointers that must be given.
-local function parts_of(packing, needs, files, in_out)
-  local parts = {}
+-- Tensors of the wanted sizes as parts; those of one row may have any axes. 
+local function parts_of(cfg, files, in_out)
+  local parts, sizes = {}, matrices.sizes(cfg)
   for name in pairs(files) do
-    local size = packing.sizes[names[name]]
+    local size = sizes[names[name]]
     if not size or size[1] * size[2] == 0 then error({ message = name .. ": the kernel has no such matrix" }, 0) end
   end
   for name, tensor in pairs(weights.find_tensors(files)) do
-    local size = packing.sizes[names[name]]
+    local size = sizes[names[name]]
     local matrix, rows, columns = name:find("^w"), size[1], size[2]
     if not in_out and matrix then rows, columns = columns, rows end
     local part = { tensor = tensor, features = rows, width = columns, blocks = 1, count = rows, first = 0, step = rows }
@@ -70,7 +70,7 @@ local function parts_of(packing, needs, files, in_out)
     parts[names[name]] = part
   end
   local missing = {}
-  for _, need in ipairs(needs) do
+  for _, need in ipairs(matrices.needs(cfg)) do
     if not parts[names[need.pointer]] then missing[#missing + 1] = need.pointer end
   end
   if #missing > 0 then
@@ -112,7 +112,7 @@ local function run(args)
   local _, recorded = kernel.files_of(cfg)
   local dir, name = takes.split(args.output)
   local packers, in_out = files_of(kernel.packers(cfg, recorded), name), args.layout == "in_out"
-  local parts = parts_of(packers[1].packing, matrices.needs(packers[1].cfg), files, in_out)
+  local parts = parts_of(packers[1].cfg, files, in_out)
   local written, replaced, lines = {}, {}, {}
   for i, packer in ipairs(packers) do
     replaced[i] = { name = packer.file, mark = packed_file.MARK }

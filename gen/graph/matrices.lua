@@ -1,11 +1,12 @@
--- The given matrices of a kernel, in the order of the enum in mhagen.h. Whatever lists matrices reads this.
+-- The given matrices of a kernel. Whatever lists matrices reads this.
 --
---   name       in packing; MHAGEN_NAME is its number
+--   name       in packing
 --   field      of mhagen_weights, where that is named otherwise
 --   size(cfg)  rows and columns, where y = x W; nothing for a config without the matrix
---   projects   the letter of `project` that asks for it; packing lists such sizes for each kernel, zeros without it
---   required   a null pointer is an error; of all others it stands for zeros, or for what score rows and rope say
---   turns      a table of rope, which `rope_tables=apart` packs by itself
+--   projects   the letter of `project` that asks for it
+--   required   a null pointer is an error
+--   null       what it stands for else: zeros, ones, cosines or sines of the angles of rope; or what a score row says
+--   table      of rope, which `rope_tables=apart` packs by itself
 
 local kinds = require "options.kinds"
 local qk_of = require "graph.qk"
@@ -21,22 +22,24 @@ local extents = {
 }
 
 local function weights(letter)
-  return { name = "w" .. letter, projects = letter, required = true, size = extents[letter] }
+  return { name = "w" .. letter, projects = letter, required = true, null = "zeros", size = extents[letter] }
 end
 
 local function bias(letter)
-  return { name = "b" .. letter, projects = letter, size = function(cfg) return 1, select(2, extents[letter](cfg)) end }
+  return { name = "b" .. letter, projects = letter, null = "zeros", size = function(cfg)
+    return 1, select(2, extents[letter](cfg))
+  end }
 end
 
 local function gain(name, heads)
-  return { name = name, size = function(cfg)
+  return { name = name, null = "ones", size = function(cfg)
     local qk = qk_of.of(cfg)
     if qk and qk.norm then return 1, qk.dk * (qk[heads] or 1) end
   end }
 end
 
-local function table_of_rope(name)
-  return { name = name, turns = true, size = function(cfg)
+local function table_of_rope(name, null)
+  return { name = name, null = null, table = true, size = function(cfg)
     local qk = qk_of.of(cfg)
     if qk and qk.pairs > 0 then return qk.places, qk.pairs end
   end }
@@ -44,16 +47,15 @@ end
 
 -- A number for each head.
 local function of_heads(name, key)
-  return { name = name, field = key, size = function(cfg) if cfg[key] then return 1, cfg.h end end }
+  return { name = name, field = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
 
 M.list = {
   weights "q", weights "k", weights "v", weights "o", bias "q", bias "k", bias "v", bias "o",
-  gain("q_norm", "q_heads"), gain("k_norm", "k_heads"), table_of_rope "rope_cos", table_of_rope "rope_sin",
+  gain("q_norm", "q_heads"), gain("k_norm", "k_heads"), table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
   of_heads("slopes", "alibi"), of_heads("sink_logits", "sink"),
 }
 
--- Their names in the order of the enum.
 M.names = {}
 -- Fields of mhagen_weights by names, and names by fields.
 M.field_of, M.of_field = {}, {}
@@ -72,9 +74,10 @@ function M.projects(cfg, letter) return kinds.letters_of(cfg.project):find(lette
 function M.of(cfg)
   local list = {}
   for _, matrix in ipairs(M.list) do
-    local rows, columns = matrix.size(cfg)
-    if matrix.projects and not M.projects(cfg, matrix.projects) then rows, columns = 0, 0 end
-    if rows then list[#list + 1] = { matrix = matrix, rows = rows, columns = columns } end
+    if not matrix.projects or M.projects(cfg, matrix.projects) then
+      local rows, columns = matrix.size(cfg)
+      if rows then list[#list + 1] = { matrix = matrix, rows = rows, columns = columns } end
+    end
   end
   return list
 end
@@ -82,6 +85,7 @@ end
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it does not project with one.
 function M.sizes(cfg)
   local sizes = {}
+  for _, matrix in ipairs(M.list) do sizes[matrix.name] = matrix.projects and { 0, 0 } end
   for _, of in ipairs(M.of(cfg)) do sizes[of.matrix.name] = { of.rows, of.columns } end
   return sizes
 end
@@ -90,7 +94,7 @@ end
 function M.needs(cfg)
   local list = {}
   for _, of in ipairs(M.of(cfg)) do
-    if of.matrix.required and of.rows > 0 then list[#list + 1] = { pointer = M.field_of[of.matrix.name] } end
+    if of.matrix.required then list[#list + 1] = { pointer = M.field_of[of.matrix.name] } end
   end
   return list
 end

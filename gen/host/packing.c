@@ -19,14 +19,15 @@ static ptrdiff_t integer_in(lua_State *L, const char *name) {
   return value;
 }
 
-/* A number of the enum of matrices; MHAGEN_NONE without the field. names: where the stack has their names. */
-static int matrix_in(lua_State *L, int names, const char *field) {
+/* The number of a matrix in a list, which the stack has at an index; MHAGEN_NONE without the field. */
+static int matrix_in(lua_State *L, int list, const char *field) {
   int value = MHAGEN_NONE;
   if (lua_getfield(L, -1, field) != LUA_TNIL) {
-    for (int i = MHAGEN_WQ; i <= MHAGEN_MATRICES && value == MHAGEN_NONE; ++i) {
-      lua_rawgeti(L, names, i);
-      if (lua_rawequal(L, -1, -2)) value = i;
-      lua_pop(L, 1);
+    const int count = (int)lua_rawlen(L, list);
+    for (int i = 0; i < count && value == MHAGEN_NONE; ++i) {
+      lua_rawgeti(L, list, i + 1), lua_getfield(L, -1, "name");
+      if (lua_rawequal(L, -1, -3)) value = i;
+      lua_pop(L, 2);
     }
     if (value == MHAGEN_NONE) luaL_error(L, "no matrix %s", luaL_checkstring(L, -1));
   }
@@ -60,9 +61,9 @@ static double *push_doubles(lua_State *L) {
   return doubles;
 }
 
-/* The fill on top of the stack; its terms are written behind the first `count`. Returns their number. names: where the
- * stack has those of matrices. */
-static int read_fill(lua_State *L, int names, mhagen_pack_fill *fill, mhagen_pack_term *terms, int count) {
+/* The fill on top of the stack; its terms are written behind the first `count`. Returns their number. list: where the
+ * stack has the matrices. */
+static int read_fill(lua_State *L, int list, mhagen_pack_fill *fill, mhagen_pack_term *terms, int count) {
   lua_getfield(L, -1, "scale");
   *fill = (mhagen_pack_fill){.scale = luaL_checknumber(L, -1), .term = count};
   lua_pop(L, 1);
@@ -80,12 +81,9 @@ static int read_fill(lua_State *L, int names, mhagen_pack_fill *fill, mhagen_pac
   if (fill->terms > MHAGEN_PACK_TERMS) luaL_error(L, "too many terms");
   for (int i = 0; i < fill->terms; ++i) {
     lua_rawgeti(L, -1, i + 1);
-    lua_getfield(L, -1, "sign");
-    const int sign = (int)luaL_optinteger(L, -1, 1);
-    lua_pop(L, 1);
     terms[count + i] = (mhagen_pack_term){
-        matrix_in(L, names, "a"), flag_in(L, "a_flipped"), matrix_in(L, names, "b"), flag_in(L, "b_flipped"),
-        integer_in(L, "row"), integer_in(L, "column"), integer_in(L, "first"), integer_in(L, "inner"), sign};
+        matrix_in(L, list, "a"), flag_in(L, "a_flipped"), matrix_in(L, list, "b"), flag_in(L, "b_flipped"),
+        integer_in(L, "row"), integer_in(L, "column"), integer_in(L, "first"), integer_in(L, "inner")};
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
@@ -96,16 +94,54 @@ static int read_fill(lua_State *L, int names, mhagen_pack_fill *fill, mhagen_pac
 static uint64_t fingerprint_of(const char *text) { return strtoull(text, NULL, 16); }
 
 /* Pushes a table of rope, times a factor: the cosines of its angles, or the sines. */
-static const float *push_waves(lua_State *L, const mhagen_packing *packing, double (*wave)(double), double factor) {
-  const mhagen_matrix_size size = packing->sizes[MHAGEN_ROPE_COS - MHAGEN_WQ];
-  float *const at = push_memory(L, ((size_t)size.rows * (size_t)size.columns + 1) * sizeof *at)->at, *to = at;
-  for (ptrdiff_t place = packing->rope_first; place < size.rows + packing->rope_first; ++place) {
-    for (ptrdiff_t pair = 0; pair < size.columns; ++pair) {
+static const float *push_waves(lua_State *L, const mhagen_packing *packing, const mhagen_matrix *m, double factor) {
+  double (*const wave)(double) = m->null == MHAGEN_COSINES ? cos : sin;
+  float *const at = push_memory(L, ((size_t)m->rows * (size_t)m->columns + 1) * sizeof *at)->at, *to = at;
+  for (ptrdiff_t place = packing->rope_first; place < m->rows + packing->rope_first; ++place) {
+    for (ptrdiff_t pair = 0; pair < m->columns; ++pair) {
       const double turns = (double)place * packing->rope_turns[pair];
       *to++ = (float)(factor * wave(6.283185307179586 * (turns - floor(turns))));
     }
   }
   return at;
+}
+
+/* Pushes memory with the floats of the list on top, which stays below. */
+static const float *push_floats(lua_State *L) {
+  const size_t count = (size_t)lua_rawlen(L, -1);
+  const double *doubles = push_doubles(L);
+  float *floats = push_memory(L, (count + 1) * sizeof *floats)->at;
+  for (size_t i = 0; i < count; ++i) floats[i] = (float)doubles[i];
+  return floats;
+}
+
+enum { MATRICES_MOST = 64 };
+
+/* What mhagen_pack is given: weights whose pointers lie in the order of the matrices, behind the public ones. */
+typedef struct Given {
+  mhagen_weights weights;
+  const float *at[];
+} Given;
+
+/* The matrix on top, number i; its numbers are those of its name in the table at `weights`. Numbers that take the place
+ * of a null pointer stay on the stack as long as they are used. */
+static mhagen_matrix read_matrix(lua_State *L, int weights, int i, Given *given) {
+  static const char *const nulls[] = {"zeros", "ones", "cosines", "sines", NULL};
+  mhagen_matrix m = {.at = offsetof(Given, at) + (size_t)i * sizeof *given->at,
+                     .rows = integer_in(L, "rows"), .columns = integer_in(L, "columns")};
+  lua_getfield(L, -1, "null");
+  m.null = luaL_checkoption(L, -1, NULL, nulls);
+  lua_pop(L, 1);
+  lua_getfield(L, -1, "name");
+  const char *name = luaL_checkstring(L, -1);
+  if (lua_getfield(L, weights, name) != LUA_TNIL) {
+    const Memory *memory = luaL_checkudata(L, -1, MEMORY);
+    if (memory->bytes / sizeof(float) != (size_t)m.rows * (size_t)m.columns) luaL_error(L, "%s has another size", name);
+    given->at[i] = memory->at;
+  }
+  lua_pop(L, 2);
+  if (lua_getfield(L, -1, "instead") == LUA_TTABLE) m.instead = push_floats(L);
+  return m;
 }
 
 /* pack(packing, weights) -> memory with the packed weights. packing: what gen/plan/pack.lua's M.packing returns.
@@ -114,61 +150,27 @@ static int host_pack(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
-  luaL_checkstack(L, 40, NULL);
+  luaL_checkstack(L, 40 + 4 * MATRICES_MOST, NULL);
   lua_getfield(L, 1, "bytes");
   const lua_Integer bytes = luaL_checkinteger(L, -1);
   luaL_argcheck(L, bytes >= 0 && bytes <= NUMBER_MOST, 1, "bytes are out of their range");
   lua_getfield(L, 1, "fingerprint");
   mhagen_packing packing = {.bytes = (size_t)bytes, .fingerprint = fingerprint_of(luaL_optstring(L, -1, "0"))};
-  lua_pop(L, 1);
-  mhagen_weights weights = {.layout = MHAGEN_OUT_IN};
+  lua_pop(L, 2);
 
-  enum { NAMES = 4, SIZES, INSTEAD }; /* on the stack */
-  const char *matrices[MHAGEN_MATRICES] = {NULL};
-  const float *given[MHAGEN_MATRICES] = {NULL};
-  luaL_argcheck(L, push_list(L, 1, "matrices") == MHAGEN_MATRICES, 1, "names other matrices than mhagen.h");
-  for (int i = 0; i < MHAGEN_MATRICES; ++i) {
-    lua_rawgeti(L, NAMES, i + 1);
-    matrices[i] = luaL_checkstring(L, -1);
-    lua_pop(L, 1);
+  enum { WEIGHTS = 2, MATRICES }; /* on the stack */
+  const size_t matrix_count = push_list(L, 1, "matrices");
+  luaL_argcheck(L, matrix_count <= MATRICES_MOST, 1, "has too many matrices");
+  Given *given = push_memory(L, sizeof *given + matrix_count * sizeof *given->at)->at;
+  mhagen_matrix *matrices = push_memory(L, (matrix_count + 1) * sizeof *matrices)->at;
+  memset(given, 0, sizeof *given + matrix_count * sizeof *given->at);
+  for (size_t i = 0; i < matrix_count; ++i) {
+    lua_rawgeti(L, MATRICES, (lua_Integer)i + 1);
+    matrices[i] = read_matrix(L, WEIGHTS, (int)i, given);
   }
-  lua_getfield(L, 1, "sizes");
-  for (int i = 0; i < MHAGEN_MATRICES; ++i) {
-    if (lua_getfield(L, SIZES, matrices[i]) == LUA_TTABLE) {
-      lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2);
-      packing.sizes[i] = (mhagen_matrix_size){(ptrdiff_t)luaL_checkinteger(L, -2),
-                                              (ptrdiff_t)luaL_checkinteger(L, -1)};
-      lua_pop(L, 2);
-    }
-    lua_pop(L, 1);
-    if (lua_getfield(L, 2, matrices[i]) != LUA_TNIL) {
-      const Memory *memory = luaL_checkudata(L, -1, MEMORY);
-      const mhagen_matrix_size size = packing.sizes[i];
-      if (memory->bytes / sizeof(float) != (size_t)size.rows * (size_t)size.columns) {
-        return luaL_error(L, "%s has another size", matrices[i]);
-      }
-      given[i] = memory->at;
-    }
-    lua_pop(L, 1);
-  }
-  lua_getfield(L, 1, "instead"); /* what is pushed for it stays on the stack, as long as it is used */
-  for (int i = 0; i < MHAGEN_MATRICES; ++i) {
-    if (lua_getfield(L, INSTEAD, matrices[i]) == LUA_TNIL) {
-      lua_pop(L, 1);
-      continue;
-    }
-    const size_t count = (size_t)lua_rawlen(L, -1);
-    const double *doubles = push_doubles(L);
-    float *floats = push_memory(L, (count + 1) * sizeof *floats)->at;
-    for (size_t j = 0; j < count; ++j) floats[j] = (float)doubles[j];
-    packing.instead[i] = floats;
-  }
-  lua_getfield(L, 2, "in_out");
-  if (lua_toboolean(L, -1)) weights.layout = MHAGEN_IN_OUT;
-  weights.wq = given[0], weights.wk = given[1], weights.wv = given[2], weights.wo = given[3];
-  weights.bq = given[4], weights.bk = given[5], weights.bv = given[6], weights.bo = given[7];
-  weights.q_norm = given[8], weights.k_norm = given[9], weights.rope_cos = given[10], weights.rope_sin = given[11];
-  weights.alibi = given[12], weights.sink = given[13];
+  packing.matrices = matrices;
+  lua_getfield(L, WEIGHTS, "in_out");
+  given->weights.layout = lua_toboolean(L, -1) ? MHAGEN_IN_OUT : MHAGEN_OUT_IN;
 
   lua_getfield(L, 1, "first");
   packing.rope_first = (int)luaL_optinteger(L, -1, 0);
@@ -176,8 +178,10 @@ static int host_pack(lua_State *L) {
     packing.rope_turns = push_doubles(L);
     if (lua_getfield(L, -2, "factor") == LUA_TNUMBER) {
       const double factor = lua_tonumber(L, -1);
-      weights.rope_cos = push_waves(L, &packing, cos, factor);
-      weights.rope_sin = push_waves(L, &packing, sin, factor);
+      for (size_t i = 0; i < matrix_count; ++i) {
+        const int is_table = matrices[i].null == MHAGEN_COSINES || matrices[i].null == MHAGEN_SINES;
+        if (is_table) given->at[i] = push_waves(L, &packing, &matrices[i], factor);
+      }
     }
   }
 
@@ -195,7 +199,7 @@ static int host_pack(lua_State *L) {
   for (int kind = 0; kind < KINDS; ++kind) {
     for (size_t i = 0; i < counts[kind]; ++i, ++fill) {
       lua_rawgeti(L, lists + kind, (lua_Integer)i + 1);
-      term += read_fill(L, NAMES, fill, terms, term);
+      term += read_fill(L, MATRICES, fill, terms, term);
       lua_pop(L, 1);
     }
   }
@@ -217,7 +221,7 @@ static int host_pack(lua_State *L) {
     packing.quant_sums = flag_in(L, "sums"), packing.quant_beside = flag_in(L, "beside");
     packing.quant_bytes = flag_in(L, "bytes");
   }
-  mhagen_pack(&packing, &weights, push_memory(L, packing.bytes)->at);
+  mhagen_pack(&packing, &given->weights, push_memory(L, packing.bytes)->at);
   return 1;
 }
 

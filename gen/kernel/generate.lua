@@ -108,23 +108,24 @@ local function cache_texts(cfg, plan)
   return texts
 end
 
--- A matrix as mhagen.h names it.
-local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() end
+-- The given matrices as initializers.
+local function matrices_text(list)
+  local rows, number = {}, { [false] = "MHAGEN_NONE" }
+  for i, of in ipairs(list) do
+    local numbers = {}
+    for j, x in ipairs(of.instead or {}) do numbers[j] = cprint.float(x) end
+    rows[i] = ("  { offsetof(mhagen_weights, %s), %d, %d, MHAGEN_%s, %s },"):format(matrices.field_of[of.matrix.name],
+      of.rows, of.columns, of.matrix.null:upper(),
+      numbers[1] and ("(const float[]){\n%s\n  }"):format(cprint.list(numbers, "    ")) or "NULL")
+    number[of.matrix.name] = ("%d"):format(i - 1)
+  end
+  return rows, number
+end
 
 -- The tables of a list of fills by their names, as initializers.
-local function pack_text(list, h)
-  local terms, sizes, instead = {}, {}, {}
-  for i, of in ipairs(list.matrices) do
-    local at = of.matrix.projects and "" or ("[%s - MHAGEN_WQ] = "):format(matrix_name(of.matrix.name))
-    sizes[i] = ("%s{ %d, %d }"):format(at, of.rows, of.columns)
-  end
-  for _, row in ipairs(list.rows) do
-    local at, numbers = ("[%s - MHAGEN_WQ]"):format(matrix_name(row.matrix)), {}
-    for j, x in ipairs(row.default and row.default(h) or {}) do numbers[j] = cprint.float(x) end
-    if row.default then
-      instead[#instead + 1] = ("    %s = (const float[]){\n%s\n    },\n"):format(at, cprint.list(numbers, "      "))
-    end
-  end
+local function pack_text(list)
+  local of_matrices, number = matrices_text(list.matrices)
+  local terms = {}
   local function text(fill)
     local rounds = {}
     for j, round in ipairs(fill.rounds) do
@@ -135,25 +136,26 @@ local function pack_text(list, h)
       cprint.double(fill.scale), #terms, #fill.terms)
     local moves = ("{ %s } }, /* %s */"):format(#rounds > 0 and table.concat(rounds, ", ") or "{ 0 }", fill.text)
     for _, term in ipairs(fill.terms) do
-      terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d, %d },"):format(matrix_name(term.a),
-        term.a_flipped and 1 or 0, matrix_name(term.b), term.b_flipped and 1 or 0, term.row or 0, term.column or 0,
-        term.first or 0, term.inner or 0, term.sign or 1)
+      terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d },"):format(number[term.a], term.a_flipped and 1 or 0,
+        number[term.b or false], term.b_flipped and 1 or 0, term.row or 0, term.column or 0, term.first or 0,
+        term.inner or 0)
     end
     return cprint.list({ numbers, moves }, "  ")
   end
-  local rows = { terms = terms }
+  local rows = { matrices = of_matrices, terms = terms }
   for _, name in ipairs(pack.lists) do
     rows[name] = {}
     for i, fill in ipairs(list.lists[name]) do rows[name][i] = text(fill) end
   end
-  return rows, cprint.list(sizes, "    "),
-    #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
+  return rows
 end
 
 -- A table of packing and the fields that lead to it; without rows there is neither. Tables apart have `tables_` in the
 -- place of `pack_`.
 local packing_tables = {
-  { doc = "a, transposed?, b, transposed?, row, column, first, inner, sign", type = "mhagen_pack_term",
+  { doc = "pointer, rows, columns, what null stands for", type = "mhagen_matrix", name = "pack_matrices",
+    pointer = "matrices" },
+  { doc = "a, transposed?, b, transposed?, row, column, first, inner", type = "mhagen_pack_term",
     name = "pack_terms", pointer = "terms" },
   { doc = "to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first }",
     type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
@@ -230,11 +232,11 @@ local function tables_packing(recorded, list)
   local plan = recorded.plan
   local name, tables = plan.cfg.name, pack.tables(plan, list)
   if not tables then return "" end
-  local rows, sizes = pack_text(tables)
+  local rows = pack_text(tables)
   local rope, arrays, fields = rope_text(plan.attend.qk), packing_text(rows, "tables_")
-  recorded.tables_fingerprint = packed_by(plan.tables_bytes, sizes, table.concat(rows.terms),
-    table.concat(rows.fills), rope)
-  return template.file("pack_tables.c.in", { name = name, NAME = name:upper(), arrays = arrays, sizes = sizes,
+  recorded.tables_fingerprint = packed_by(plan.tables_bytes, table.concat(rows.matrices),
+    table.concat(rows.terms), table.concat(rows.fills), rope)
+  return template.file("pack_tables.c.in", { name = name, NAME = name:upper(), arrays = arrays,
     fields = fields, rope = rope, fingerprint = recorded.tables_fingerprint })
 end
 
@@ -321,13 +323,13 @@ function M.kernel(cfg, answer)
 
   local weight_needs = needs_text(plan, "weights")
   local list = pack.list(plan)
-  local rows, sizes, instead = pack_text(list, cfg.h)
+  local rows = pack_text(list)
   local rope, pack_tables = plan.tables_bytes == 0 and rope_text(plan.attend.qk) or "", tables_packing(recorded, list)
   local quant = quant_text(pack.integers(plan)) .. type_text(list) .. interleave_text(list.interleave)
     .. deinterleave_text(pack.deinterleave(plan))
   local small = {}
   for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end
-  recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows.terms),
+  recorded.fingerprint = packed_by(plan.packed_bytes, table.concat(rows.matrices), table.concat(rows.terms),
     table.concat(rows.fills), rope .. quant, table.unpack(small))
   rows.needs = weight_needs
   local tables, fields = packing_text(rows, "pack_")
@@ -336,7 +338,7 @@ function M.kernel(cfg, answer)
   local test_inputs, test_bits = test_values(test_rows)
   local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
-    packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
+    packing_tables = tables, packing_fields = fields,
     headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
     pack_rope = rope .. quant, fingerprint = recorded.fingerprint, pack_tables = pack_tables,
     tables_fingerprint = M.tables_fingerprint(recorded),

@@ -22,11 +22,15 @@ local M = {}
 local Pack = {}
 Pack.__index = Pack
 
--- The matrices of a config (graph/matrices.lua): the tables of rope, or all others.
-local function matrices_of(cfg, tables)
-  local list = {}
-  for _, of in ipairs(matrices.of(cfg)) do
-    if (of.matrix.turns or false) == tables then list[#list + 1] = of end
+-- The matrices of a plan (graph/matrices.lua), whose tables of rope may be apart: { matrix, rows, columns }, and instead,
+-- the numbers of a null pointer where a row of scores has some. tables: those of rope, or all that are with weights.
+local function matrices_of(plan, tables)
+  local list, defaults = {}, {}
+  for _, row in ipairs(plan.scores.packed) do defaults[row.matrix] = row.default and row.default(plan.cfg.h) end
+  for _, of in ipairs(matrices.of(plan.cfg)) do
+    if (of.matrix.table and plan.tables_bytes > 0 or false) == tables then
+      list[#list + 1] = { matrix = of.matrix, rows = of.rows, columns = of.columns, instead = defaults[of.matrix.name] }
+    end
   end
   return list
 end
@@ -103,8 +107,7 @@ local function short_type(plan)
 end
 
 -- Packing of a kernel:
---   matrices   whose sizes it says, { matrix, rows, columns } each (graph/matrices.lua)
---   rows       numbers for each head that gen/score has
+--   matrices   as matrices_of has them; terms name them
 --   lists      the fills, by the names of their lists
 --   interleave words of a column that lie side by side
 --   f16        pairs and rounded numbers are half precision
@@ -119,9 +122,7 @@ function M.list(plan)
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
   for _, stage in ipairs(graph.by_matrix(plan.stages)) do kinds.ask("fills", nil, pack, stage) end
   kinds.of(plan.attend).fills(pack, plan.attend)
-  return { matrices = plan.tables_bytes == 0 and matrices.of(plan.cfg) or matrices_of(plan.cfg, false),
-           rows = plan.scores.packed, lists = pack.lists,
-           interleave = ways.interleave(plan.scheme),
+  return { matrices = matrices_of(plan, false), lists = pack.lists, interleave = ways.interleave(plan.scheme),
            f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
 end
 
@@ -131,7 +132,7 @@ function M.tables(plan, list)
   local lists = {}
   for _, name in ipairs(M.lists) do lists[name] = {} end
   lists.fills = list.lists.tables
-  return { matrices = matrices_of(plan.cfg, true), rows = {}, lists = lists, interleave = 1 }
+  return { matrices = matrices_of(plan, true), lists = lists, interleave = 1 }
 end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
@@ -165,19 +166,27 @@ local function with_turns(packing, qk)
   return packing
 end
 
--- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; the names of all
--- matrices; instead, by these, the numbers of a null pointer. Behind it the same of tables that are apart, or nil.
+-- A list of matrices as the host's pack takes it.
+local function for_host(list)
+  local out = {}
+  for i, of in ipairs(list) do
+    out[i] = { name = of.matrix.name, null = of.matrix.null, rows = of.rows, columns = of.columns, instead = of.instead }
+  end
+  return out
+end
+
+-- What the host's pack takes: the lists of fills, the fingerprint that packed weights begin with, and the matrices.
+-- Behind it the same of tables that are apart, or nil.
 function M.packing(plan, fingerprint, tables_fingerprint)
-  local list, qk, instead, sizes = M.list(plan), plan.attend.qk, {}, matrices.sizes(plan.cfg)
+  local list, qk = M.list(plan), plan.attend.qk
   local tables = M.tables(plan, list)
-  for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   return with_turns({
     bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
     deinterleave = M.deinterleave(plan),
-    interleave = list.interleave, quant = M.integers(plan), matrices = matrices.names, sizes = sizes,
-    instead = instead }, not tables and qk),
+    interleave = list.interleave, quant = M.integers(plan),
+    matrices = for_host(list.matrices) }, not tables and qk),
     tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
-                            matrices = matrices.names, sizes = sizes, instead = {} }, qk)
+                            matrices = for_host(tables.matrices) }, qk)
 end
 
 return M

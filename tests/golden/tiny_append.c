@@ -42,6 +42,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_append_pack_matrices
 #define pack_terms tiny_append_pack_terms
 #define pack_fills tiny_append_pack_fills
 #define weight_needs tiny_append_weight_needs
@@ -81,16 +82,28 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 2, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 3, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 4, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 5, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -115,10 +128,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_APPEND_PACKED_BYTES,
-  .fingerprint = 0x86DD915D561FEE0C,
-  .sizes = {
-    { 3, 2 }, { 3, 2 }, { 3, 2 }, { 2, 3 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 3 }
-  },
+  .fingerprint = 0xE3DB1951AAEC5C3E,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -779,9 +790,10 @@ const mhagen_kernel tiny_append_kernel = {
   .cache_bytes = TINY_APPEND_CACHE_BYTES,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x86DD915D561FEE0C,
+  .fingerprint = 0xE3DB1951AAEC5C3E,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef weight_needs

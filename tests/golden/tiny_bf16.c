@@ -43,6 +43,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_bf16_pack_matrices
 #define pack_terms tiny_bf16_pack_terms
 #define pack_fills tiny_bf16_pack_fills
 #define pack_rounded tiny_bf16_pack_rounded
@@ -92,13 +93,25 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 2, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 3, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
-  { MHAGEN_WQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
-  { MHAGEN_WV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+  { 4, 0, 1, 1, 0, 0, 0, 2 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, 3, 0, 0, 0, 0, 2 },
+  { 0, 0, 1, 1, 0, 0, 0, 2 },
+  { 2, 0, 3, 0, 0, 0, 0, 2 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -123,10 +136,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_BF16_PACKED_BYTES,
-  .fingerprint = 0x83703A1315A5B53C,
-  .sizes = {
-    { 3, 2 }, { 3, 2 }, { 3, 2 }, { 2, 3 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 3 }
-  },
+  .fingerprint = 0x3EE6FC28A2AEC91C,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -784,9 +795,10 @@ const mhagen_kernel tiny_bf16_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x83703A1315A5B53C,
+  .fingerprint = 0x3EE6FC28A2AEC91C,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_rounded

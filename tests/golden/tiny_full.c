@@ -39,6 +39,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_full_pack_matrices
 #define pack_terms tiny_full_pack_terms
 #define pack_fills tiny_full_pack_fills
 #define weight_needs tiny_full_weight_needs
@@ -76,15 +77,27 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 4, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 4, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 4, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 2, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 4, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 4, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, 3, 0, 0, 0, 0, 2 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -107,10 +120,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_FULL_PACKED_BYTES,
-  .fingerprint = 0xC64ACF9A8924B01E,
-  .sizes = {
-    { 4, 2 }, { 4, 2 }, { 4, 2 }, { 2, 4 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 4 }
-  },
+  .fingerprint = 0xACDB43530EEDB4FA,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -782,9 +793,10 @@ const mhagen_kernel tiny_full_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0xC64ACF9A8924B01E,
+  .fingerprint = 0xACDB43530EEDB4FA,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef weight_needs

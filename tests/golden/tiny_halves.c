@@ -44,6 +44,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_halves_pack_matrices
 #define pack_terms tiny_halves_pack_terms
 #define pack_fills tiny_halves_pack_fills
 #define pack_pairs tiny_halves_pack_pairs
@@ -98,10 +99,16 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wv), 130, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 2, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -121,10 +128,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_HALVES_PACKED_BYTES,
-  .fingerprint = 0x661EEA2817FFE9F9,
-  .sizes = {
-    { 0, 0 }, { 0, 0 }, { 130, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 1, 2 }, { 0, 0 }
-  },
+  .fingerprint = 0xAEC8D3E3EA693EC6,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -920,9 +925,10 @@ const mhagen_kernel tiny_halves_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x661EEA2817FFE9F9,
+  .fingerprint = 0xAEC8D3E3EA693EC6,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_pairs

@@ -44,6 +44,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_i8mm_pack_matrices
 #define pack_terms tiny_i8mm_pack_terms
 #define pack_fills tiny_i8mm_pack_fills
 #define pack_quants tiny_i8mm_pack_quants
@@ -100,10 +101,16 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wv), 17, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 2, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -123,10 +130,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_I8MM_PACKED_BYTES,
-  .fingerprint = 0x2FCEFCFEBB12F53E,
-  .sizes = {
-    { 0, 0 }, { 0, 0 }, { 17, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 1, 2 }, { 0, 0 }
-  },
+  .fingerprint = 0x2C5E52BC30076327,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -1029,9 +1034,10 @@ const mhagen_kernel tiny_i8mm_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x2FCEFCFEBB12F53E,
+  .fingerprint = 0x2C5E52BC30076327,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_quants

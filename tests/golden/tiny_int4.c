@@ -44,6 +44,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_int4_pack_matrices
 #define pack_terms tiny_int4_pack_terms
 #define pack_fills tiny_int4_pack_fills
 #define pack_quants tiny_int4_pack_quants
@@ -88,10 +89,16 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wo), 9, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 2, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -111,10 +118,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_INT4_PACKED_BYTES,
-  .fingerprint = 0x69755D2DB5F48723,
-  .sizes = {
-    { 0, 0 }, { 0, 0 }, { 0, 0 }, { 9, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 1, 2 }
-  },
+  .fingerprint = 0xCEED02E08DF73546,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -685,9 +690,10 @@ const mhagen_kernel tiny_int4_kernel = {
   .scale = 1.0,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x69755D2DB5F48723,
+  .fingerprint = 0xCEED02E08DF73546,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_quants

@@ -44,6 +44,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_int8_pack_matrices
 #define pack_terms tiny_int8_pack_terms
 #define pack_fills tiny_int8_pack_fills
 #define pack_quants tiny_int8_pack_quants
@@ -103,15 +104,27 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 9, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 9, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 9, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 2, 9, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 9, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 4, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, 3, 0, 0, 0, 0, 2 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -138,10 +151,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_INT8_PACKED_BYTES,
-  .fingerprint = 0xC2F811FBE17891A5,
-  .sizes = {
-    { 9, 2 }, { 9, 2 }, { 9, 2 }, { 2, 9 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 9 }
-  },
+  .fingerprint = 0x72EBCD22E3CF6DEB,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -955,9 +966,10 @@ const mhagen_kernel tiny_int8_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0xC2F811FBE17891A5,
+  .fingerprint = 0x72EBCD22E3CF6DEB,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_quants

@@ -46,6 +46,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_interleaved_pack_matrices
 #define pack_terms tiny_interleaved_pack_terms
 #define pack_fills tiny_interleaved_pack_fills
 #define pack_pairs tiny_interleaved_pack_pairs
@@ -122,13 +123,23 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 33, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 33, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 33, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 4, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 5, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -153,10 +164,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_INTERLEAVED_PACKED_BYTES,
-  .fingerprint = 0x39A363B1F82EA107,
-  .sizes = {
-    { 33, 4 }, { 33, 4 }, { 33, 4 }, { 0, 0 }, { 1, 4 }, { 1, 4 }, { 1, 4 }, { 0, 0 }
-  },
+  .fingerprint = 0x49783B24FF2FB7ED,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -1493,9 +1502,10 @@ const mhagen_kernel tiny_interleaved_kernel = {
   .scale = 0.5,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x39A363B1F82EA107,
+  .fingerprint = 0x49783B24FF2FB7ED,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_pairs

@@ -41,6 +41,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_joint_pack_matrices
 #define pack_terms tiny_joint_pack_terms
 #define pack_fills tiny_joint_pack_fills
 #define weight_needs tiny_joint_weight_needs
@@ -92,15 +93,27 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 4, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 4, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 4, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 3, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 4, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 3, 1 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 4, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, 3, 0, 0, 0, 0, 3 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -123,10 +136,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_JOINT_PACKED_BYTES,
-  .fingerprint = 0xFA5BF1FB57D32948,
-  .sizes = {
-    { 4, 3 }, { 4, 3 }, { 4, 3 }, { 3, 4 }, { 1, 3 }, { 1, 3 }, { 1, 3 }, { 1, 4 }
-  },
+  .fingerprint = 0x4B10E907125F9A4C,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -843,9 +854,10 @@ const mhagen_kernel tiny_joint_kernel = {
   .scale = 0.57735026918962584,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0xFA5BF1FB57D32948,
+  .fingerprint = 0x4B10E907125F9A4C,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef weight_needs

@@ -40,6 +40,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_pairs_pack_matrices
 #define pack_terms tiny_pairs_pack_terms
 #define pack_fills tiny_pairs_pack_fills
 #define pack_pairs tiny_pairs_pack_pairs
@@ -100,15 +101,27 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 5, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 5, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 5, 8, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 8, 5, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 8, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 5, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 8, 1 },
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 4, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, 3, 0, 0, 0, 0, 8 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -135,10 +148,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_PAIRS_PACKED_BYTES,
-  .fingerprint = 0x8B2BA06F163625FC,
-  .sizes = {
-    { 5, 4 }, { 5, 4 }, { 5, 8 }, { 8, 5 }, { 1, 4 }, { 1, 4 }, { 1, 8 }, { 1, 5 }
-  },
+  .fingerprint = 0x8247F368EB3B272E,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -1031,9 +1042,10 @@ const mhagen_kernel tiny_pairs_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x8B2BA06F163625FC,
+  .fingerprint = 0x8247F368EB3B272E,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_pairs

@@ -39,6 +39,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_pairs_in_place_pack_matrices
 #define pack_terms tiny_pairs_in_place_pack_terms
 #define pack_fills tiny_pairs_in_place_pack_fills
 #define pack_pairs tiny_pairs_in_place_pack_pairs
@@ -96,16 +97,26 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 4, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 2, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, rope_cos), 3, 2, MHAGEN_COSINES, NULL },
+  { offsetof(mhagen_weights, rope_sin), 3, 2, MHAGEN_SINES, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_ROPE_COS, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_ROPE_SIN, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_ROPE_COS, 1, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_ROPE_SIN, 1, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 4, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 5, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 4, 1, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 5, 1, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -132,11 +143,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_PAIRS_IN_PLACE_PACKED_BYTES,
-  .fingerprint = 0x481C82160396B737,
-  .sizes = {
-    { 4, 4 }, { 0, 0 }, { 0, 0 }, { 2, 4 }, { 1, 4 }, { 0, 0 }, { 0, 0 }, { 1, 4 },
-    [MHAGEN_ROPE_COS - MHAGEN_WQ] = { 3, 2 }, [MHAGEN_ROPE_SIN - MHAGEN_WQ] = { 3, 2 }
-  },
+  .fingerprint = 0xDD9F037D760F0D07,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -932,9 +940,10 @@ const mhagen_kernel tiny_pairs_in_place_kernel = {
   .scale = 0.5,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x481C82160396B737,
+  .fingerprint = 0xDD9F037D760F0D07,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_pairs

@@ -39,6 +39,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_scalar_pack_matrices
 #define pack_terms tiny_scalar_pack_terms
 #define pack_fills tiny_scalar_pack_fills
 #define weight_needs tiny_scalar_weight_needs
@@ -83,13 +84,25 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 3, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 2, 3, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 3, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_WQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
-  { MHAGEN_BQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
-  { MHAGEN_WV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+  { 0, 0, 1, 1, 0, 0, 0, 2 },
+  { 4, 0, 1, 1, 0, 0, 0, 2 },
+  { 2, 0, 3, 0, 0, 0, 0, 2 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, 3, 0, 0, 0, 0, 2 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -110,10 +123,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_SCALAR_PACKED_BYTES,
-  .fingerprint = 0x6A86E81F5A393C1C,
-  .sizes = {
-    { 3, 2 }, { 3, 2 }, { 3, 2 }, { 2, 3 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 3 }
-  },
+  .fingerprint = 0x87013AFC7EA37B74,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -701,9 +712,10 @@ const mhagen_kernel tiny_scalar_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x6A86E81F5A393C1C,
+  .fingerprint = 0x87013AFC7EA37B74,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef weight_needs

@@ -43,6 +43,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_short_weights_pack_matrices
 #define pack_terms tiny_short_weights_pack_terms
 #define pack_fills tiny_short_weights_pack_fills
 #define pack_pairs tiny_short_weights_pack_pairs
@@ -85,10 +86,16 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wo), 2, 2, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 2, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -108,10 +115,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_SHORT_WEIGHTS_PACKED_BYTES,
-  .fingerprint = 0x7B13FBDAD1090A5B,
-  .sizes = {
-    { 0, 0 }, { 0, 0 }, { 0, 0 }, { 2, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 1, 2 }
-  },
+  .fingerprint = 0xBCF528835AD7230E,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -629,9 +634,10 @@ const mhagen_kernel tiny_short_weights_kernel = {
   .scale = 0.70710678118654746,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0x7B13FBDAD1090A5B,
+  .fingerprint = 0xBCF528835AD7230E,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef pack_pairs

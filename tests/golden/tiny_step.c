@@ -38,6 +38,7 @@
 #include <string.h>
 
 /* Names of this file alone: several kernels may be one translation unit. */
+#define pack_matrices tiny_step_pack_matrices
 #define pack_terms tiny_step_pack_terms
 #define pack_fills tiny_step_pack_fills
 #define weight_needs tiny_step_weight_needs
@@ -69,16 +70,28 @@
 
 /* ---- packing ---- */
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix pack_matrices[] = {
+  { offsetof(mhagen_weights, wq), 8, 8, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wk), 8, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wv), 8, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, wo), 8, 8, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bq), 1, 8, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bk), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bv), 1, 4, MHAGEN_ZEROS, NULL },
+  { offsetof(mhagen_weights, bo), 1, 8, MHAGEN_ZEROS, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 4, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 5, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 2, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 6, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 3, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 7, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -103,10 +116,8 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_STEP_PACKED_BYTES,
-  .fingerprint = 0xC770E929F443172A,
-  .sizes = {
-    { 8, 8 }, { 8, 4 }, { 8, 4 }, { 8, 8 }, { 1, 8 }, { 1, 4 }, { 1, 4 }, { 1, 8 }
-  },
+  .fingerprint = 0xE600854A2C307AB2,
+  .matrices = pack_matrices,
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
@@ -604,9 +615,10 @@ const mhagen_kernel tiny_step_kernel = {
   .cache_bytes = TINY_STEP_CACHE_BYTES,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0xC770E929F443172A,
+  .fingerprint = 0xE600854A2C307AB2,
 };
 
+#undef pack_matrices
 #undef pack_terms
 #undef pack_fills
 #undef weight_needs

@@ -43,6 +43,7 @@
 
 /* Names of this file alone: several kernels may be one translation unit. */
 #define weight_packing tiny_tables_weight_packing
+#define tables_matrices tiny_tables_tables_matrices
 #define tables_terms tiny_tables_tables_terms
 #define tables_fills tiny_tables_tables_fills
 #define tables_packing tiny_tables_tables_packing
@@ -86,10 +87,7 @@
 
 static const mhagen_packing weight_packing = {
   .bytes = TINY_TABLES_PACKED_BYTES,
-  .fingerprint = 0xDEAA294B8E17271B,
-  .sizes = {
-    { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 }
-  },
+  .fingerprint = 0x834290DDC0EF022F,
 };
 
 mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed) {
@@ -99,12 +97,18 @@ mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
-/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+/* pointer, rows, columns, what null stands for */
+static const mhagen_matrix tables_matrices[] = {
+  { offsetof(mhagen_weights, rope_cos), 3, 1, MHAGEN_COSINES, NULL },
+  { offsetof(mhagen_weights, rope_sin), 3, 1, MHAGEN_SINES, NULL },
+};
+
+/* a, transposed?, b, transposed?, row, column, first, inner */
 static const mhagen_pack_term tables_terms[] = {
-  { MHAGEN_ROPE_COS, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_ROPE_SIN, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_ROPE_COS, 1, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
-  { MHAGEN_ROPE_SIN, 1, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { 0, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 0, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 0, 1, MHAGEN_NONE, 0, 0, 0, 0, 0 },
+  { 1, 1, MHAGEN_NONE, 0, 0, 0, 0, 0 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
@@ -117,10 +121,8 @@ static const mhagen_pack_fill tables_fills[] = {
 
 static const mhagen_packing tables_packing = {
   .bytes = TINY_TABLES_TABLES_BYTES,
-  .fingerprint = 0x5B03AF18EEE85961,
-  .sizes = {
-    [MHAGEN_ROPE_COS - MHAGEN_WQ] = { 3, 1 }, [MHAGEN_ROPE_SIN - MHAGEN_WQ] = { 3, 1 }
-  },
+  .fingerprint = 0xD9715C502E4E0117,
+  .matrices = tables_matrices,
   .terms = tables_terms,
   .fills = tables_fills,
   .fill_count = sizeof tables_fills / sizeof tables_fills[0],
@@ -706,11 +708,12 @@ const mhagen_kernel tiny_tables_kernel = {
   .pack_tables = tiny_tables_pack_tables,
   .phases = phase_list,
   .phase_count = PHASES,
-  .fingerprint = 0xDEAA294B8E17271B,
-  .tables_fingerprint = 0x5B03AF18EEE85961,
+  .fingerprint = 0x834290DDC0EF022F,
+  .tables_fingerprint = 0xD9715C502E4E0117,
 };
 
 #undef weight_packing
+#undef tables_matrices
 #undef tables_terms
 #undef tables_fills
 #undef tables_packing

@@ -1,7 +1,8 @@
 -- Unit tests of packing: what mhagen_pack makes of a list of fills of quants or of rounded numbers, bit by bit.
 
 local host = require "host"
-local matrices = require "graph.matrices"
+
+local function wq_of(rows, columns) return { name = "wq", rows = rows, columns = columns, null = "zeros" } end
 
 local function float32(x) return (string.unpack("<f", string.pack("<f", x))) end
 
@@ -120,8 +121,7 @@ local function quants(check, quant, steps, in_out, beside)
   local size = (-(-steps // in_word) + groups + (quant.sums and 1 or 0)) * 4
   local fill = { to = 8, steps = steps, used = 3, width = 4, scale = 0.75,
                  terms = { { a = "wq", row = 1, column = 0 } }, rounds = { { count = 2, to = size, column = 3 } } }
-  local packed = host.pack({ bytes = 4 * (8 + 2 * size), matrices = matrices.names,
-                             sizes = { wq = { steps + 1, 6 } }, instead = {},
+  local packed = host.pack({ bytes = 4 * (8 + 2 * size), matrices = { wq_of(steps + 1, 6) },
                              lists = { fills = {}, rounded = {}, pairs = {}, quants = beside and {} or { fill },
                                        value_quants = beside and { fill } or {} },
                              quant = beside or quant }, { wq = wq, in_out = in_out })
@@ -157,8 +157,7 @@ local function rounded(check, name, f16, numbers)
   local wq = memory_of(1, #numbers, function(_, column) return numbers[column + 1][1] end)
   local fill = { to = 0, steps = 1, used = #numbers, width = #numbers, scale = 1.0,
                  terms = { { a = "wq", row = 0, column = 0 } }, rounds = {} }
-  local bytes = bytes_of(host.pack({ bytes = 4 * #numbers, matrices = matrices.names,
-                                     sizes = { wq = { 1, #numbers } }, instead = {}, f16 = f16,
+  local bytes = bytes_of(host.pack({ bytes = 4 * #numbers, matrices = { wq_of(1, #numbers) }, f16 = f16,
                                      lists = { fills = {}, rounded = { fill }, pairs = {}, quants = {},
                                                value_quants = {} } }, { wq = wq, in_out = true }))
   for i, number in ipairs(numbers) do
