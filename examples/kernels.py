@@ -6,7 +6,7 @@ import ctypes
 import re
 import subprocess
 import time
-from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 
 import numpy as np
 
@@ -26,9 +26,9 @@ class Args(Structure):
 
 class KernelData(Structure):  # the beginning of mhagen_kernel; the functions are found by their names
     _fields_ = [
-        ("name", c_char_p), ("isa", c_char_p),
+        ("size", c_size_t), ("name", c_char_p), ("isa", c_char_p),
         *[(name, c_int) for name in "h d_model dk dv seq seq_kv batch".split()],
-        ("options", c_uint), ("packed_bytes", c_size_t), ("workspace_bytes", c_size_t),
+        ("options", c_uint64), ("packed_bytes", c_size_t), ("workspace_bytes", c_size_t),
     ]
 
 

@@ -276,10 +276,11 @@ typedef struct mhagen_need {
 
 /* A kernel as data: all that <name>.h declares, for callers that choose kernels at run time. */
 typedef struct mhagen_kernel {
+  size_t size; /* of this struct, as the kernel was compiled; new fields are added behind the last */
   const char *name;
   const char *isa;
   int h, d_model, dk, dv, seq, seq_kv, batch;
-  unsigned options; /* MHAGEN_CROSS | ... */
+  uint64_t options; /* MHAGEN_CROSS | ... */
   size_t packed_bytes, workspace_bytes;
   int (*supported)(void);                                         /* has this CPU the ISA? */
   mhagen_status (*pack)(const mhagen_weights *weights, void *packed);

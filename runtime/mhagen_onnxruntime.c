@@ -372,7 +372,7 @@ static OrtStatus *check_count(const node *of, const char *name, int count, int m
 
 static OrtStatus *take_lengths(run *r) {
   const mhagen_kernel *const kernel = r->node->layer.kernel;
-  const unsigned options = kernel->options;
+  const uint64_t options = kernel->options;
   r->q = rows_for(kernel, MHAGEN_PROJECT_Q, kernel->d_model, kernel->h, kernel->dk);
   TRY(take_rows(r, Q, kernel->h, &r->q, &r->seq));
   r->seq_kv = r->seq;

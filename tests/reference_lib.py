@@ -19,8 +19,8 @@ SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
 
 
 class Kernel(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("isa", ctypes.c_char_p),
-                *[(key, ctypes.c_int) for key in SHAPE], ("options", ctypes.c_uint),
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("isa", ctypes.c_char_p),
+                *[(key, ctypes.c_int) for key in SHAPE], ("options", ctypes.c_uint64),
                 ("packed_bytes", ctypes.c_size_t), ("workspace_bytes", ctypes.c_size_t),
                 *[(key, ctypes.c_void_p) for key in "supported pack run phases".split()],
                 ("phase_count", ctypes.c_int), ("self_test", ctypes.c_void_p),

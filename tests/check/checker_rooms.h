@@ -84,7 +84,7 @@ extern const data_set sets[SETS];
 
 /* ---- checker_state.c ---- */
 
-int has(const checker *c, unsigned option);
+int has(const checker *c, uint64_t option);
 /* Whether the kernel projects with the matrix of an input or a result: Q, K, V, or Y, or with a matrix WQ .. WO. */
 int projects(const checker *c, int i);
 const char *name_at(size_t at);

@@ -8,7 +8,7 @@ const char *const names[BUFFERS] = {
     "alibi", "sink", "q_norm", "k_norm", "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache", "y",
     "probs", "scores"};
 
-int has(const checker *c, unsigned option) { return (c->kernel->options & option) != 0; }
+int has(const checker *c, uint64_t option) { return (c->kernel->options & option) != 0; }
 
 int projects(const checker *c, int i) {
   const int bits[BUFFERS] = {

@@ -76,7 +76,7 @@ static int rounds_ahead(const checker *c, int projected) {
 
 /* Of an option that is new here, only the kernel's table knows. */
 static void check_needs(checker *c) {
-  const unsigned known =
+  const uint64_t known =
       MHAGEN_CROSS | MHAGEN_CAUSAL | MHAGEN_KV_LEN | MHAGEN_PROBS |
       MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_BOTTOM_RIGHT | MHAGEN_SCALE |
       MHAGEN_ALIBI | MHAGEN_KV_START | MHAGEN_Q_LEN | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD | MHAGEN_QK_NORM |

@@ -195,7 +195,7 @@ void ref_normalize_and_turn(const mhagen_kernel *shape, const extents *e, const 
 
 void mhagen_keys_seen(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, size_t row,
                       size_t *first, size_t *end) {
-  const unsigned options = shape->options;
+  const uint64_t options = shape->options;
   const ptrdiff_t place = ref_place(shape, args, entry, row);
   ptrdiff_t from = MHAGEN_FIRST_KEY, to = shape->seq_kv;
   if (options & MHAGEN_CACHE_APPEND) to = (ptrdiff_t)ref_rows_made(shape, args, entry);

@@ -761,6 +761,7 @@ mhagen_status tiny_append_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_append_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_append",
   .isa = "avx2",
   .h = 1,

@@ -706,6 +706,7 @@ mhagen_status tiny_avx2_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_avx2_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_avx2",
   .isa = "avx2",
   .h = 2,

@@ -874,6 +874,7 @@ mhagen_status tiny_avx512_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_avx512_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_avx512",
   .isa = "avx512",
   .h = 2,

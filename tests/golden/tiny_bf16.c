@@ -766,6 +766,7 @@ mhagen_status tiny_bf16_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_bf16_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_bf16",
   .isa = "scalar",
   .h = 1,

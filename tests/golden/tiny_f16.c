@@ -715,6 +715,7 @@ mhagen_status tiny_f16_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_f16_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_f16",
   .isa = "avx2",
   .h = 1,

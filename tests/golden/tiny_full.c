@@ -766,6 +766,7 @@ mhagen_status tiny_full_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_full_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_full",
   .isa = "avx512",
   .h = 1,

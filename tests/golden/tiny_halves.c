@@ -895,6 +895,7 @@ mhagen_status tiny_halves_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_halves_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_halves",
   .isa = "avx512_fp16",
   .h = 1,

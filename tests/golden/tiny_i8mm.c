@@ -1004,6 +1004,7 @@ mhagen_status tiny_i8mm_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_i8mm_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_i8mm",
   .isa = "neon_i8mm",
   .h = 1,

@@ -660,6 +660,7 @@ mhagen_status tiny_int4_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_int4_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_int4",
   .isa = "scalar",
   .h = 1,

@@ -936,6 +936,7 @@ mhagen_status tiny_int8_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_int8_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_int8",
   .isa = "avx2",
   .h = 1,

@@ -1472,6 +1472,7 @@ mhagen_status tiny_interleaved_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_interleaved_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_interleaved",
   .isa = "amx",
   .h = 1,

@@ -681,6 +681,7 @@ mhagen_status tiny_io_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_io_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_io",
   .isa = "avx2",
   .h = 1,

@@ -827,6 +827,7 @@ mhagen_status tiny_joint_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_joint_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_joint",
   .isa = "avx512",
   .h = 1,

@@ -738,6 +738,7 @@ mhagen_status tiny_neon_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_neon_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_neon",
   .isa = "neon",
   .h = 2,

@@ -779,6 +779,7 @@ mhagen_status tiny_nibbles_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_nibbles_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_nibbles",
   .isa = "avx_vnni",
   .h = 1,

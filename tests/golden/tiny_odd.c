@@ -753,6 +753,7 @@ mhagen_status tiny_odd_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_odd_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_odd",
   .isa = "avx512_bf16",
   .h = 2,

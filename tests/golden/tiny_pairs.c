@@ -1013,6 +1013,7 @@ mhagen_status tiny_pairs_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_pairs_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_pairs",
   .isa = "avx512_bf16",
   .h = 2,

@@ -907,6 +907,7 @@ mhagen_status tiny_pairs_in_place_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_pairs_in_place_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_pairs_in_place",
   .isa = "avx512_bf16",
   .h = 1,

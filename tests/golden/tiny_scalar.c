@@ -685,6 +685,7 @@ mhagen_status tiny_scalar_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_scalar_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_scalar",
   .isa = "scalar",
   .h = 1,

@@ -604,6 +604,7 @@ mhagen_status tiny_short_weights_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_short_weights_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_short_weights",
   .isa = "avx2",
   .h = 1,

@@ -587,6 +587,7 @@ mhagen_status tiny_step_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_step_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_step",
   .isa = "avx2",
   .h = 2,

@@ -774,6 +774,7 @@ mhagen_status tiny_step_mask_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_step_mask_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_step_mask",
   .isa = "avx2",
   .h = 2,

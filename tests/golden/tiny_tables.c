@@ -675,6 +675,7 @@ mhagen_status tiny_tables_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_tables_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_tables",
   .isa = "avx2",
   .h = 1,

@@ -1092,6 +1092,7 @@ mhagen_status tiny_tiles_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_tiles_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_tiles",
   .isa = "amx",
   .h = 1,

@@ -1041,6 +1041,7 @@ mhagen_status tiny_tiles_int8_run(const mhagen_args *args) {
 }
 
 const mhagen_kernel tiny_tiles_int8_kernel = {
+  .size = sizeof(mhagen_kernel),
   .name = "tiny_tiles_int8",
   .isa = "amx",
   .h = 1,
