@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import mutate
-from tools import COVER, FACTS, ISAS, MHAGEN, ROOT, in_turn, run, seed_of
+from tools import COVER, FACTS, ISAS, MHAGEN, ROOT, generate, in_turn, run, seed_of
 
 GEN = ROOT / "gen"
 PURE = [path for path in GEN.rglob("*.lua")
@@ -315,10 +315,12 @@ def test_a_reviewer_can_read_it(tmp_path):
             assert needed <= there, (name, isa)
 
 
-def test_goldens_are_tidy():
+def test_texts_are_tidy(tmp_path):
     """No void of a parameter that is used, no integer that is known as an expression, no number without its noun's
     form. Parts of scratch and of the statistics have names, but in straight code."""
-    paths = [*(ROOT / "tests/golden").glob("*.c")]
+    for i, config in enumerate(COVER[1::6]):
+        generate(tmp_path, config, ISAS[i % len(ISAS)], f"of_cover_{i}")
+    paths = [*(ROOT / "tests/golden").glob("*.c"), *tmp_path.glob("of_cover_*.c")]
     assert len(paths) > 20
     for path in paths:
         text = path.read_text()
