@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ["build.ninja", "bench", "gen", "runtime", "scripts", "templates", "tests"]  # what build/mhagen is made of
 SOURCES = ["LICENSE", "README.md", "cmake", "pyproject.toml", "python", *PROGRAM]
 PREFIX = {  # what CMake takes of an installed mhagen, by its folder below the prefix
-    "share/cmake/mhagen": ["cmake/mhagen-config.cmake"], "share/mhagen": ["runtime/mhagen.c", "runtime/LICENSE"],
+    "share/cmake/mhagen": ["cmake/mhagen-config.cmake"], "share/mhagen": ["runtime/LICENSE"],
     "include/mhagen": ["runtime/mhagen.h", "runtime/mhagen.hpp"],
 }
 LINKED = ["libc6-dev", "libjs-chart.js", "liblua5.4-dev", "lua-argparse", "lua-cjson-dev", "lua-dkjson"]
@@ -182,7 +182,10 @@ def files_of(name, below=""):
 def prefix():
     """[(name below the prefix, bytes)] of CMake's package."""
     filled = (ROOT / "cmake/mhagen-config-version.cmake.in").read_text().replace("@version@", version())
+    runtime = subprocess.run(["awk", "-f", "scripts/joined.awk", "runtime/mhagen.c"], cwd=ROOT, check=True,
+                             stdout=subprocess.PIPE).stdout
     return [("share/cmake/mhagen/mhagen-config-version.cmake", filled.encode()),
+            ("share/mhagen/mhagen.c", runtime),
             *((f"{folder}/{pathlib.Path(name).name}", (ROOT / name).read_bytes())
               for folder, names in PREFIX.items() for name in names)]
 

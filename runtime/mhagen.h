@@ -276,7 +276,7 @@ typedef struct mhagen_need {
 
 /* A kernel as data: all that <name>.h declares, for callers that choose kernels at run time. */
 typedef struct mhagen_kernel {
-  size_t size; /* of this struct, as the kernel was compiled; new fields are added behind the last */
+  size_t size; /* of this struct when the kernel was compiled; it grows at its end */
   const char *name;
   const char *isa;
   int h, d_model, dk, dv, seq, seq_kv, batch;

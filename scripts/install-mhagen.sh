@@ -27,7 +27,7 @@ make_files() {
 files="755 build/mhagen bin
 644 runtime/mhagen.h include/mhagen
 644 runtime/mhagen.hpp include/mhagen
-644 runtime/mhagen.c share/mhagen
+644 build/runtime/mhagen.c share/mhagen
 644 runtime/LICENSE share/mhagen
 644 $made/mhagen.pc share/pkgconfig
 644 cmake/mhagen-config.cmake share/cmake/mhagen

@@ -121,7 +121,8 @@ PARTS = 8  # of the configs, which are tried one after the other: most mutations
 
 HEALTHY = ("nothing", "base/version.lua", "return", "return")  # must survive
 
-KERNEL, RUNTIME = "../templates/kernel.c.in", "../runtime/mhagen.c"
+KERNEL = "../templates/kernel.c.in"
+CALLS, PACKING, POOL = (f"../runtime/parts/{part}.c" for part in ("calls", "packing", "pool"))
 RUN = "if (status == MHAGEN_OK) run_all(args);"
 REFUSE = "if (status != MHAGEN_OK) return status;\n  const environment before"
 PACK = "if (status == MHAGEN_OK) mhagen_pack("
@@ -147,7 +148,7 @@ MUTATIONS = [
     ("rows of pairs that lie side by side", "stage/convert.lua", "+ interleave * n)", "+ n)"),
     ("rows of bytes that lie side by side", "emit/quantize.lua", 'integers(1, word, used)', 'integers(0, word, used)'),
     ("the bias of mmla", "emit/product.lua", "(next_chunk or bias_last and added)", "next_chunk"),
-    ("the second word of a column", RUNTIME, "fill->width + behind, deep,", "fill->width + behind, 1,"),
+    ("the second word of a column", PACKING, "fill->width + behind, deep,", "fill->width + behind, 1,"),
     ("halves of a pair on Arm", "isa/neon_i8mm.lua", "vzip1q_u16(low, high)", "vzip1q_u16(high, low)"),
     ("a row of A in a tile", "way/outer.lua", "a.p:at(step.k * a.k_stride + r * a.row)",
      "a.p:at(step.k * a.k_stride + (r - r % 2) * a.row)"),
@@ -182,7 +183,7 @@ MUTATIONS = [
     ("scales of the first group of a row for all", "emit/product.lua",
      "count * scheme.scales_of_group * expr.div(k0, group)", "0"),
     ("sums of a group in the place of its scales", "emit/quantize.lua", "and scales:at(steps.scales)", "and scales"),
-    ("values of bytes with a scale for each group", RUNTIME, "bits == packing->quant_bits ? packing->quant_group : 0",
+    ("values of bytes with a scale for each group", PACKING, "bits == packing->quant_bits ? packing->quant_group : 0",
      "packing->quant_group"),
     ("values of bytes that are read as nibbles", "emit/product.lua",
      "local scheme = tile.b.scheme\n  local unroll", "local scheme = K.plan.weights.scheme\n  local unroll"),
@@ -192,7 +193,7 @@ MUTATIONS = [
     ("the second half of words of weights", "emit/gemm.lua", "part * (quant.deinterleave or 1)", "0"),
     ("weights in f16 that lie as those in bf16", "plan/pack.lua", "then return quant.deinterleave end",
      "then return 0 end"),
-    ("quants and the scale of scores", RUNTIME, "(float)(to.scale * (double)*at)", "*at"),
+    ("quants and the scale of scores", PACKING, "(float)(to.scale * (double)*at)", "*at"),
     ("a write beyond the row of y", "emit/product.lua", "exact = tile.c.exact", "exact = false"),
     ("a read beyond the columns of x", "emit/transpose.lua", "at, columns, seconds)",
      "at, lanes, seconds)"),
@@ -262,9 +263,9 @@ MUTATIONS = [
     ("sums of half precision that stay infinite", "way/f16sum.lua", "t:unless(found(), function()",
      "t:unless({}, function()"),
     ("sums that are finite made again", "way/f16sum.lua", "finite, own, value)", "finite, value, value)"),
-    ("weights rounded to the wrong type", RUNTIME, "p->f16 ? write_rounded_f16 : write_rounded_bf16",
+    ("weights rounded to the wrong type", PACKING, "p->f16 ? write_rounded_f16 : write_rounded_bf16",
      "p->f16 ? write_rounded_bf16 : write_rounded_f16"),
-    ("half precision that is cut off", RUNTIME, "half + (rest > middle ||", "half + (rest < 0 ||"),
+    ("half precision that is cut off", PACKING, "half + (rest > middle ||", "half + (rest < 0 ||"),
     ("halves of pairs exchanged", "emit/epilogue.lua", "even[at.c], high)", "high, even[at.c])"),
     ("the last of odd rows twice", "emit/epilogue.lua", 't:op("zero", at.v.w, "none_" .. at.name)', "even[at.c]"),
     ("a sum of every second weight", "emit/weights.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),
@@ -279,7 +280,7 @@ MUTATIONS = [
     ("copied values from the next pair on", "stage/copy.lua", "expr.div(first, 2) * 2", "expr.div(first, 2) * 2 + 2"),
     ("turned keys in pairs where they were not", "stage/project.lua", "row:at(expr.share(at, 2)), numbers",
      "row:at(at), numbers"),
-    ("second steps packed over the first ones", RUNTIME, "(int)(step % in_word) * bits", "(int)(step % in_word) * 0"),
+    ("second steps packed over the first ones", PACKING, "(int)(step % in_word) * bits", "(int)(step % in_word) * 0"),
     ("hidden values of every second key", "emit/context.lua", '"zero_low_if", "zero_high_if"',
      '"zero_low_if", "zero_low_if"'),
     ("rows of words at the scale of another row", "emit/product.lua",
@@ -506,11 +507,11 @@ MUTATIONS = [
     ("packed weights written after an error", KERNEL, RUN,
      RUN + " else if (args && args->packed) *(char *)args->packed = 0;"),
     ("an input written after an error", KERNEL, RUN, RUN + " else if (args && args->q) *(char *)args->q = 0;"),
-    ("y written after an error on a pool", RUNTIME, REFUSE,
+    ("y written after an error on a pool", POOL, REFUSE,
      "if (status != MHAGEN_OK && args && args->y) args->y[0] = 0; " + REFUSE),
-    ("the workspace written after an error on a pool", RUNTIME, REFUSE,
+    ("the workspace written after an error on a pool", POOL, REFUSE,
      "if (status != MHAGEN_OK && args && args->workspace) *(char *)args->workspace = 0; " + REFUSE),
-    ("a length that is corrected", RUNTIME, "return MHAGEN_ERR_LENGTH;",
+    ("a length that is corrected", CALLS, "return MHAGEN_ERR_LENGTH;",
      "return *(int *)(uintptr_t)pointer = 0, MHAGEN_ERR_LENGTH;"),
     ("packed written after an error of packing", KERNEL, PACK,
      "if (status != MHAGEN_OK && packed) *(char *)packed = 0; " + PACK),
@@ -536,10 +537,10 @@ MUTATIONS = [
     ("a gain of a key's head", "emit/qk.lua", "(span * within + head) * qk.dk", "span // 8"),
     ("a block of heads and its gains", "graph/qk.lua", '"column", width = qk.dk', '"column", width = 0'),
     ("a gain for each head", "stage/attention.lua", "p.gains:at(qk.q_heads and i * cfg.dk or 0)", "p.gains"),
-    ("a gain that is not given", RUNTIME, "return 1.0;", "return 0.5;"),
+    ("a gain that is not given", PACKING, "? 1.0 : 0.0;", "? 0.5 : 0.0;"),
     ("the angle of a pair", "graph/rotation.lua", "log(theta) * i / pairs", "log(theta) * i / (pairs + 1)"),
-    ("tables of another kernel that are taken", RUNTIME, "== kernel->tables_fingerprint;", "!= 0;"),
-    ("a quarter of a turn", RUNTIME, "matrix == MHAGEN_ROPE_COS);", "matrix == MHAGEN_ROPE_SIN);"),
+    ("tables of another kernel that are taken", CALLS, "== kernel->tables_fingerprint;", "!= 0;"),
+    ("a quarter of a turn", PACKING, "m->null == MHAGEN_COSINES);", "m->null == MHAGEN_SINES);"),
     ("a batch that rounds otherwise", "plan/init.lua",
      "cfg.k_block or 256", "cfg.k_block or cfg.batch > 1 and 16 or 256"),
 ]
@@ -595,7 +596,7 @@ def healthy_texts(configs, isa):
 
 def reached(directory, mutation, configs, isa):
     """Those whose kernel a mutation changes; all of them where the change is not in the kernel."""
-    if mutation is HEALTHY or mutation[1] == RUNTIME:
+    if mutation is HEALTHY or mutation[1] in (CALLS, PACKING, POOL):
         return configs
     healthy, mutated = healthy_texts(configs, isa), texts(directory, configs, isa)
     return [(i, config) for i, config in configs if healthy.get(i) != mutated.get(i)]

@@ -234,8 +234,8 @@ return {
     "X is read once a product, and may be larger than the cache",
     rejected = { { "panels outside", "d_model 512 and 768: 3 % slower, together with the tiles' choice" },
                  { "one level of Strassen's algorithm, in Winograd's form",
-                   "built, in 300 lines: minilm in 7 % less time, bert_base_512 in 5, bert_base_128 and xformer_base " ..
-                   "in 3, whisper_tiny 1 % slower; twice the error" } } },
+                   "built, in 300 lines: minilm in 7 % less time, bert_base_512 in 5, bert_base_128 and " ..
+                   "xformer_base in 3, whisper_tiny 1 % slower; twice the error" } } },
   { "separate", "keys, values and queries in products of their own",
     "each is read in rows of its own width, and one of all columns has hardly fewer idle lanes", rejected = {} },
   { "joint", "one product of all that reads the same rows",

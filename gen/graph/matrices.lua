@@ -52,7 +52,8 @@ end
 
 M.list = {
   weights "q", weights "k", weights "v", weights "o", bias "q", bias "k", bias "v", bias "o",
-  gain("q_norm", "q_heads"), gain("k_norm", "k_heads"), table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
+  gain("q_norm", "q_heads"), gain("k_norm", "k_heads"),
+  table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
   of_heads("slopes", "alibi"), of_heads("sink_logits", "sink"),
 }
 

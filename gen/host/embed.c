@@ -51,7 +51,9 @@ static void print_compiled(const char *bytes, size_t size, const char *name, siz
   lua_close(L);
 }
 
+/* What the build has made has the name that a source would have. */
 static const char *name_of(const char *path) {
+  if (strncmp(path, "build/", 6) == 0) path += 6;
   return path[0] == '/' ? strrchr(path, '/') + 1 : path;
 }
 

@@ -153,7 +153,7 @@ end
 -- A table of packing and the fields that lead to it; without rows there is neither. Tables apart have `tables_` in the
 -- place of `pack_`.
 local packing_tables = {
-  { doc = "pointer, rows, columns, what null stands for", type = "mhagen_matrix", name = "pack_matrices",
+  { doc = "pointer, rows, columns, numbers of a null pointer", type = "mhagen_matrix", name = "pack_matrices",
     pointer = "matrices" },
   { doc = "a, transposed?, b, transposed?, row, column, first, inner", type = "mhagen_pack_term",
     name = "pack_terms", pointer = "terms" },

@@ -22,8 +22,9 @@ local M = {}
 local Pack = {}
 Pack.__index = Pack
 
--- The matrices of a plan (graph/matrices.lua), whose tables of rope may be apart: { matrix, rows, columns }, and instead,
--- the numbers of a null pointer where a row of scores has some. tables: those of rope, or all that are with weights.
+-- The matrices of a plan (graph/matrices.lua), whose tables of rope may be apart: { matrix, rows, columns }, and
+-- instead, the numbers of a null pointer where a row of scores has some. tables: those of rope, or all that are with
+-- weights.
 local function matrices_of(plan, tables)
   local list, defaults = {}, {}
   for _, row in ipairs(plan.scores.packed) do defaults[row.matrix] = row.default and row.default(plan.cfg.h) end
@@ -170,7 +171,8 @@ end
 local function for_host(list)
   local out = {}
   for i, of in ipairs(list) do
-    out[i] = { name = of.matrix.name, null = of.matrix.null, rows = of.rows, columns = of.columns, instead = of.instead }
+    local matrix = of.matrix
+    out[i] = { name = matrix.name, null = matrix.null, rows = of.rows, columns = of.columns, instead = of.instead }
   end
   return out
 end

@@ -92,7 +92,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what null stands for */
+/* pointer, rows, columns, numbers of a null pointer */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 8, 8, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 8, 8, MHAGEN_ZEROS, NULL },

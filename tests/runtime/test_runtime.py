@@ -8,7 +8,7 @@ import pytest
 
 from tools import CLANGS, COMPILERS, CXX_COMPILERS, FACTS, ROOT, WARNINGS, compiler_for, need, run, runner_for
 
-RUNTIME = ROOT / "runtime/mhagen.c"
+RUNTIME = ROOT / "build/runtime/mhagen.c"  # in one file
 # Flags, and the arguments of pool_test.
 SANITIZERS = {"plain": ([], []), "thread": (["-fsanitize=thread"], ["300"]),
               "address": (["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], ["300"])}
@@ -183,7 +183,7 @@ int main(void) {
 @pytest.mark.parametrize("choice", ["single", "bundle"])
 def test_refused_tiles(choice, tmp_path):
     """Linux is asked again after a refusal, but a bundle's choice stays."""
-    text = (ROOT / "runtime/mhagen.c").read_text()
+    text = RUNTIME.read_text()
     for name, body in [("static unsigned ask_cpu", "ask_words(words); return ~0u;"),
                        ("static int ask_tiles", "asked++; return granted;")]:
         declared = "unsigned words[WORDS];" if "words" in body else ""
