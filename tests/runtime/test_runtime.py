@@ -40,7 +40,7 @@ def test_no_warnings(compiler, isa, tmp_path):
     command = compiler_for(isa, compiler)
     for level, standard in zip("0123", ("c11", "c99", "gnu99", "c17")):
         for option in [], ["-DMHAGEN_NO_POOL"]:
-            run(*command, f"-std={standard}", f"-O{level}", *WARNINGS, *option, "-c", RUNTIME,
+            run(*command, f"-std={standard}", f"-O{level}", *WARNINGS, *option, "-I", ROOT / "runtime", "-c", RUNTIME,
                 "-o", tmp_path / "mhagen.o")
 
 
