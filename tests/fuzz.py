@@ -253,10 +253,12 @@ def grid(rows, starts=(PAIRS, ONES, MICRO)):
 
 
 class Toolchain:
-    """A compiler for one kind of machine. What it makes for every kernel is kept for the next run."""
+    """A compiler for one kind of machine. What it makes for every kernel is kept for the next run. checked_by: the one
+    that compiles the checker; this one if it is none."""
 
-    def __init__(self, name, command, runner, flags):
+    def __init__(self, name, command, runner, flags, checked_by=None):
         self.name, self.command, self.runner = name, [*command, *flags, "-std=c11"], runner
+        self.checked_by = checked_by or self
         self.sanitizes = bool(flags)
         self.lock = threading.Lock()
         self.version = execute([command[0], "--version"])[1]
@@ -310,13 +312,16 @@ def toolchains(isa, compilers=COMPILERS, sanitize=None):
     flags = [f"-fsanitize={sanitize}", "-fno-sanitize-recover=all", "-g1"] if sanitize else []
     for name in compilers:
         try:
-            command, runner = [*tools.compiler_for(isa, name), *tools.emulation(isa)], tools.runner_for(isa)
+            command, runner = tools.compiler_for(isa, name), tools.runner_for(isa)
         except unittest.SkipTest as reason:
             missing[str(reason)] = None
             continue
         if runner and sanitize:
             return [], "the sanitizers do not run in an emulator"
-        found.append(toolchain(name, tuple(command), tuple(runner), tuple(flags)))
+        more = tuple(runner), tuple(flags)
+        if sanitize or not found:  # the checker is compiled once; what sanitizers add is each compiler's own
+            checked_by = toolchain(name, tuple(command), *more)
+        found.append(toolchain(name, (*command, *tools.emulation(isa)), *more, checked_by))
     return found, ", ".join(missing)
 
 
@@ -467,7 +472,7 @@ class Run:
         if not runtime:
             return output
         code, output = execute([*toolchain.command, f"-I{ROOT}/runtime", f"-I{ROOT}/tests/check",
-                                directory / "main.c", *objects, runtime, *toolchain.support(),
+                                directory / "main.c", *objects, runtime, *toolchain.checked_by.support(),
                                 "-o", directory / "check", "-lm", "-pthread"])
         if code:
             return output
@@ -584,21 +589,34 @@ def listed(options):
         return [parse_config(options.replay)]
     rows = tools.schema(options.mhagen)
     if options.grid:
-        # --pairs has those on the first start.
-        configs = grid(rows, (PAIRS, ONES, MICRO)[options.grid > 1:])
-        return random.Random(options.seed).sample(configs, -(-len(configs) // options.grid))
+        return grid(rows, (PAIRS, ONES, MICRO)[options.grid > 1:])  # --pairs has those on the first start
     if options.pairs:
         return [effective(config, rows) for config in pairs(rows, PAIRS).configs]
     return [None] * options.count
 
 
-def batches(options, configs, isa, chains):
-    """Lists of items that share a toolchain; run_batch draws the random configs."""
+def shares(options, configs, chains):
+    """{ISA: its configs}. Those that are emulated take ten times as long: they have half as many as the others, and of
+    the pairs as many as one other ISA together."""
+    emulated = [isa for isa in chains if chains[isa][0].runner]
     if options.pairs:
-        isas = options.isa.split(",")
-        configs = [config for i, config in enumerate(configs, options.seed) if isas[i % len(isas)] == isa]
+        turns = [[isa] for isa in chains if isa not in emulated] + ([emulated] if emulated else [])
+        given = {isa: [] for isa in chains}
+        for i, config in enumerate(configs if turns else [], options.seed):
+            turn = turns[i % len(turns)]
+            given[turn[i // len(turns) % len(turn)]].append(config)
+        return given
+
+    def drawn(isa):  # another part for each ISA
+        part = (options.grid or 1) * (1 + (isa in emulated))
+        return random.Random(f"{options.seed} {isa}").sample(configs, -(-len(configs) // part))
+    return {isa: configs if options.grid == 1 or options.replay else drawn(isa) for isa in chains}
+
+
+def batches(options, configs, isa, chains, first):
+    """Lists of items that share a toolchain, the first one of a number; run_batch draws the random configs."""
     for start in range(0, len(configs), BATCH):
-        chain = chains[start // BATCH % len(chains)]
+        chain = chains[(first + start // BATCH) % len(chains)]
         yield [Item(config, isa, chain, (options.level, i % 4)[options.level is None], start + i)
                for i, config in enumerate(configs[start:start + BATCH])]
 
@@ -611,7 +629,7 @@ def run_batch(options, run, items):
     refused, todo = 0, items
     for attempt in range(20):
         for item in todo:
-            rng = random.Random(f"{options.seed} {item.name} {attempt}")
+            rng = random.Random(f"{options.seed} {item.isa} {item.name} {attempt}")
             drawn = random_config(rng, run.rows)
             item.config = {key: value for key, value in drawn.items() if key not in options.without} | options.fixed
             item.kind = None
@@ -627,7 +645,7 @@ def run_batch(options, run, items):
 
 def main():
     options = arguments()
-    started, results, refused, skipped = time.time(), {}, {}, {}
+    started, results, refused, skipped, found = time.time(), {}, {}, {}, {}
     compilers = [options.cc] if options.cc else COMPILERS
     if not options.mhagen.exists():
         sys.exit(f"fuzz: {options.mhagen} does not exist; build it first: ninja")
@@ -639,10 +657,13 @@ def main():
         for isa in options.isa.split(","):
             chains, reason = toolchains(isa, compilers, options.sanitize)
             results[isa], refused[isa] = [], 0
-            if not chains:
-                skipped[isa] = reason
+            if chains:
+                found[isa] = chains
             else:
-                work += batches(options, configs, isa, chains)
+                skipped[isa] = reason
+        for isa, given in shares(options, configs, found).items():
+            # Few batches have all compilers in turn, but for sanitizers, for each of which the checker is compiled.
+            work += batches(options, given, isa, found[isa], 0 if options.sanitize else options.seed + len(work))
         print(*tools.toolchains([isa for isa in results if isa not in skipped], compilers), sep="\n",
               flush=True)
         if options.grid != 1 and not options.replay:

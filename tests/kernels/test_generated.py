@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, MHAGEN, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
+from tools import (CHECKER, COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, REFERENCE, ROOT, SUITE, WARNINGS,
                    compiler_for, cpu_time, cross_prefix, disassemble, emulation, explain, generate, generate_many,
                    hidden, in_turn, native, need, run, runs, shared, stack)
 
@@ -34,6 +34,14 @@ def test_compiles(compiler, isa, covering_texts, tmp_path):
             shutil.copy(covering_texts / name, tmp_path)
         level, standard = [("-O1", "c11"), ("-O2", "c17"), ("-O3", "c11")][(i + ISAS.index(isa)) % 3]
         compile_within_stack(command, tmp_path / f"k{i}_{isa}.c", f"-std={standard}", level, *WARNINGS)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_checker_compiles(compiler):
+    """Without a warning by any compiler, for `check` takes that of the user; fuzz.py compiles it by one."""
+    need(compiler)
+    run(compiler, "-std=c11", "-fsyntax-only", *WARNINGS, "-I", ROOT / "runtime", "-I", ROOT / "tests/check", *CHECKER,
+        *REFERENCE)
 
 
 @pytest.mark.parametrize("compiler", CXX_COMPILERS)
