@@ -118,6 +118,9 @@ def effective(config, rows):
     return config
 
 
+DRAWN = 8e6  # flops of a config that is drawn, at most
+
+
 def random_config(rng, rows):
     """As the rows of `mhagen schema --json` say; small, so that many can be checked."""
     defaults = defaults_of(rows)
@@ -136,7 +139,7 @@ def random_config(rng, rows):
         config = effective(config, rows)
         if config.get("unroll") == "k" and max(config["d_model"], config["seq"], config["h"] * config["dk"]) > 64:
             config["unroll"] = "tile"  # straight code of long sums takes most of the time, and shows no more
-        if flops(config) <= 8e6:
+        if flops(config) <= DRAWN:
             return config
 
 
@@ -596,8 +599,8 @@ def listed(options):
 
 
 def shares(options, configs, chains):
-    """{ISA: its configs}. Those that are emulated take ten times as long: they have half as many as the others, and of
-    the pairs as many as one other ISA together."""
+    """{ISA: its configs}. Those that are emulated take ten times as long: they have half as many as the others, none of
+    them large, and of the pairs as many as one other ISA together."""
     emulated = [isa for isa in chains if chains[isa][0].runner]
     if options.pairs:
         turns = [[isa] for isa in chains if isa not in emulated] + ([emulated] if emulated else [])
@@ -608,8 +611,9 @@ def shares(options, configs, chains):
         return given
 
     def drawn(isa):  # another part for each ISA
+        some = [config for config in configs if isa not in emulated or not config or flops(config) <= DRAWN]
         part = (options.grid or 1) * (1 + (isa in emulated))
-        return random.Random(f"{options.seed} {isa}").sample(configs, -(-len(configs) // part))
+        return random.Random(f"{options.seed} {isa}").sample(some, -(-len(some) // part))
     return {isa: configs if options.grid == 1 or options.replay else drawn(isa) for isa in chains}
 
 
