@@ -44,6 +44,14 @@ int main(void) {
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def objects_of_every_bench(objects):
+    """Scripts too take what all programs are linked with from where it is, and leave kernels slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", quick_cc())
+        yield
+
+
 def bench(tmp_path, *args, **env):
     """Runs bench with its own TMPDIR, which must be empty afterwards."""
     temp = tmp_path / "temp"
