@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Configs against the checker: each is generated, compiled (gcc and clang in turn, -O0 to -O3 in
-turn; without a warning, within the stack that the header says, with nothing hidden) and run, NEON under
-qemu where the machine is no AArch64.
+"""Configs against the checker: each is generated, compiled (gcc and clang in turn, -O0 to -O3 in turn, with sanitizers
+-O0 and -O1; without a warning, within the stack that the header says, with nothing hidden) and run, NEON under qemu
+where the machine is no AArch64.
 
   python3 tests/fuzz.py --count 500 --isa scalar,avx2              random configs, others each time
   python3 tests/fuzz.py --grid                                     the awkward corners; --grid 6, a sixth of them
@@ -618,10 +618,12 @@ def shares(options, configs, chains):
 
 
 def batches(options, configs, isa, chains, first):
-    """Lists of items that share a toolchain, the first one of a number; run_batch draws the random configs."""
+    """Lists of items that share a toolchain, the first one of a number; run_batch draws the random configs. Sanitizers
+    see what the text does, which takes far longer to compile at -O2 and -O3, and shows no more."""
+    levels = 2 if options.sanitize else 4
     for start in range(0, len(configs), BATCH):
         chain = chains[(first + start // BATCH) % len(chains)]
-        yield [Item(config, isa, chain, (options.level, i % 4)[options.level is None], start + i)
+        yield [Item(config, isa, chain, (options.level, i % levels)[options.level is None], start + i)
                for i, config in enumerate(configs[start:start + BATCH])]
 
 
