@@ -12,7 +12,7 @@
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
 --              count = of (config) to how many numbers the tensor has }
 --     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
---     frequencies   tensors that angles may be divided by: those for all texts, for short ones, for long ones
+--     frequencies   tensors that angles may be divided by: that for all texts, or those for short and for long ones
 --   parts    of a model with several, for each:
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list

@@ -89,6 +89,9 @@ end
 
 function M:has(name) return value_of(self, name) ~= nil end
 
+-- Whether the value is a list or an object.
+function M:is_list(name) return type(value_of(self, name)) == "table" end
+
 -- A list, or nil.
 function M:list(name)
   return ask(self, name, false, function(value)

@@ -13,7 +13,7 @@ local BOOL, STRING, ARRAY = 7, 8, 9
 local types = { [0] = "F32", "F16", "Q4_0", "Q4_1", nil, nil, "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
                 "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
                 "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", [34] = "TQ1_0", [35] = "TQ2_0", [39] = "MXFP4",
-                [40] = "NVFP4", [41] = "Q1_0" }
+                [40] = "NVFP4", [41] = "Q1_0", [42] = "Q2_0" }
 
 local LONGEST, MOST, DIMS = 1 << 16, 4096, 4 -- bytes of a text and numbers of a list that are kept; axes
 

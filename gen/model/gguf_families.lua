@@ -1,6 +1,7 @@
 -- The kinds of models that GGUF files have: rows as in gen/model/families.lua. Fields are named without the model's
 -- type before them, tensors of a layer without its block. What they mean is what llama.cpp does with them: a key that
--- is missing has its default there, or is required as it is there (src/llama-model.cpp and src/models, 2026).
+-- is missing has its default there, or is required as it is there. Each row was held against llama.cpp at commit
+-- 0c1e57098, that of llama-cpp-python 0.3.36: src/llama-model.cpp, llama-context.cpp, llama-graph.cpp and models.
 
 local angles = require "model.rope"
 local family_rows = require "model.family_rows"
@@ -30,22 +31,25 @@ function scalings.linear(_, by, factor)
   return function() return angles.linear(by, factor) end
 end
 
+-- Its betas are these two, whatever the file says: llama.cpp reads them for other types of models only.
+local BETAS = "rope.scaling.yarn_beta_fast=32 rope.scaling.yarn_beta_slow=1 rope.scaling.yarn_ext_factor=1"
+
 function scalings.yarn(c, by, factor)
-  local beta_fast = c:positive("rope.scaling.yarn_beta_fast", 32)
-  local beta_slow = c:positive("rope.scaling.yarn_beta_slow", 1)
+  if by < 1 then c:fail("rope.scaling.factor", "%s must be at least 1 with yarn", by) end
   local trained = c:int("rope.scaling.original_context_length", c:int "context_length")
   return function(theta, pairs)
     if theta <= 1 then c:fail("rope.freq_base", "must be larger than 1 with yarn") end
-    return angles.yarn({ by = by, trained = trained, beta_fast = beta_fast, beta_slow = beta_slow, truncate = true,
-                         factor = factor * (by > 1 and 0.1 * math.log(by) + 1 or 1) }, theta, pairs)
+    return angles.yarn({ by = by, trained = trained, beta_fast = 32, beta_slow = 1, truncate = true, step = true,
+                         factor = factor * (0.1 * math.log(by) + 1) }, theta, pairs)
   end
 end
+
+local function factor_of(c) return fields.agreed({ { c, "rope.scaling.factor" }, { c, "rope.scale_linear" } }, 1) end
 
 local function scaling(c)
   local kind = c:word("rope.scaling.type", "linear")
   local of = scalings[kind] or c:fail("rope.scaling.type", "%s is not supported", wording.short(kind))
-  local by = fields.agreed({ { c, "rope.scaling.factor" }, { c, "rope.scale_linear" } }, 1)
-  return of(c, by, c:positive("rope.scaling.attn_factor", 1))
+  return of(c, factor_of(c), c:positive("rope.scaling.attn_factor", 1))
 end
 
 -- Rows of Q and K of Llama's family are permuted in these files, so that rope turns neighbours.
@@ -56,20 +60,41 @@ local function rope(kind)
   end
 end
 
--- Rope, and a window in all layers but each so many-th.
+-- Whether a layer has a window: by a list, or all have but each so many-th, by default `period`; 0 says all.
+local function slides(c, i, period)
+  local name = "attention.sliding_window_pattern"
+  if not c:is_list(name) then
+    period = c:number(name, period) ~= 0 and c:int(name, period) or 0
+    return period == 0 or i % period < period - 1
+  end
+  local list, count = c:list(name), c:int "block_count"
+  if #list ~= count then c:fail(name, "has %d elements, and there are %d blocks", #list, count) end
+  return list[i + 1] ~= 0
+end
+
+-- Rope, and a window in some layers.
 --
---   period    the default of sliding_window_pattern; 0 says all layers
+--   period    the default of sliding_window_pattern
 --   window    that of sliding_window; without one it is required, and 0 says that no layer has a window
 --   base      that of rope in them, else the same base
+--   only      true where there is no other base
 --   scaled    of (fields) to what scales it in them, else the same scaling
 local function sliding(s)
   return function(c, i, sizes)
     local keys = rope "half"(c, i, sizes)
-    local base, name = c:positive("rope.freq_base_swa", s.base or keys.rope_theta), "attention.sliding_window_pattern"
-    local period = c:number(name, s.period) ~= 0 and c:int(name, s.period) or 0
+    local base = c:positive("rope.freq_base_swa", s.base or keys.rope_theta)
+    if s.only and base ~= keys.rope_theta then
+      c:fail("rope.freq_base_swa", "%s must be rope.freq_base, %s, which llama.cpp takes in all layers of this model",
+             base, keys.rope_theta)
+    end
+    local has = slides(c, i, s.period)
     if s.window == 0 and c:number("attention.sliding_window", 0) == 0 then return keys end
     local rows = c:int("attention.sliding_window", s.window)
-    if period > 0 and i % period == period - 1 then return keys end
+    if not has then return keys end
+    if not s.scaled and c:word("rope.scaling.type", "linear") == "none" and factor_of(c) ~= 1 then
+      c:fail("rope.scaling.factor", "%s must be 1 with rope.scaling.type none: llama.cpp takes it in layers with a " ..
+        "window alone", factor_of(c))
+    end
     keys.window_left, keys.rope_theta = rows - 1, base
     if s.scaled then keys.scaling = s.scaled(c) end
     return keys
@@ -83,6 +108,14 @@ local function factor_alone(c)
 end
 
 local function plain() return nil end
+
+-- Rope whose pairs have places of three kinds, which are the same in texts; the fourth is always 0 there.
+local function sections(c, i, sizes)
+  local name = "rope.dimension_sections"
+  local list = c:list(name) or c:fail(name, "is missing")
+  if #list ~= 4 or list[4] ~= 0 then c:fail(name, "must be 4 numbers, of which the last is 0") end
+  return rope "half"(c, i, sizes)
+end
 
 -- Every fourth layer has no rope.
 local function some_rope(kind)
@@ -159,14 +192,14 @@ local FACTORS = { frequencies = { "rope_freqs.weight" } }
 local rows = {
   { types = { "llama" }, stacks = decoder(rope "interleaved", FACTORS) },
   { types = { "qwen2", "qwen2moe", "gemma", "starcoder2", "falcon" }, stacks = decoder(rope "half") },
-  { types = { "qwen2vl" }, stacks = decoder(rope "half"), harmless = "rope.dimension_sections" }, -- of images
+  { types = { "qwen2vl" }, stacks = decoder(sections) },
   { types = { "qwen3", "qwen3moe" }, stacks = decoder(joined(rope "half", norm), { more = GAINS }) },
   { types = { "gemma2" }, stacks = decoder(joined(sliding { period = 2, window = 4096 }, gemma(46), softcap)),
     harmless = "final_logit_softcapping" },
   { types = { "gemma3" }, stacks = decoder(joined(
     sliding { period = 6, window = 0, base = 10000, scaled = factor_alone }, norm, gemma(62)), { more = GAINS }),
     harmless = "final_logit_softcapping" },
-  { types = { "olmo2" }, stacks = decoder(joined(sliding { period = 4, window = 0, scaled = plain }, norm,
+  { types = { "olmo2" }, stacks = decoder(joined(sliding { period = 4, window = 0, only = true, scaled = plain }, norm,
                                                  always { norm_span = "all" }), { more = GAINS }) },
   { types = { "command-r" }, stacks = decoder(joined(rope "interleaved", command_r), { more = GAINS }),
     harmless = "logit_scale" },
@@ -177,7 +210,7 @@ local rows = {
                                             { more = { sink_logits = "attn_sinks.weight" } }) },
   -- llama.cpp switches its window off, for converters write a wrong one.
   { types = { "phi3" }, harmless = "attention.sliding_window", stacks = decoder(rope "half", {
-    frequencies = { "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight" } }) },
+    frequencies = { "rope_factors_short.weight", "rope_factors_long.weight" } }) },
   { types = { "bert" }, stacks = block(bert) },
   { types = { "nomic-bert" }, stacks = block(joined(bert, rope "half")) },
   { types = { "gpt2" }, stacks = decoder(always {}) },
@@ -187,7 +220,7 @@ local rows = {
 
 for _, row in ipairs(rows) do
   row.own, row.shared, row.beside = "^attn_", "^rope_", { "^attn_norm", "^attn_output_norm" }
-  row.harmless = (row.harmless or "") .. " rope.scaling.original_context_length rope.scaling.finetuned"
+  row.harmless = ("%s rope.scaling.original_context_length rope.scaling.finetuned %s"):format(row.harmless or "", BETAS)
 end
 
 return rows

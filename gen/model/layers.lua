@@ -315,12 +315,16 @@ end
 
 local MOST = 1 << 16 -- layers
 
--- Of (places) to the tensor that angles are divided by, or nil: that for all texts, else those for short and long ones.
+-- Of (places) to the tensor that angles are divided by, or nil. names: of one, or of that for short texts and that for
+-- long ones.
 local function frequencies_of(model, c, names)
-  local all, short, long = model.tensors[names[1]], model.tensors[names[2]], model.tensors[names[3]]
-  if all or not short or not long then return function() return all end end
+  local short, long = model.tensors[names[1]], model.tensors[names[#names]]
+  if short == long then return function() return short end end
   local trained = c:int("rope.scaling.original_context_length", c:int "context_length")
-  return function(places) return places > trained and long or short end
+  return function(places)
+    if places > trained then return long end
+    return short
+  end
 end
 
 -- The names that a stack's layers may have, of which a file has one; and the tensor by which that is found.

@@ -66,16 +66,17 @@ function kinds.llama3(s, c)
 end
 
 -- Peng et al., YaRN, 2023. y: { by = factor of the angles, factor = that of cosines and sines, trained = rows,
--- beta_fast, beta_slow, truncate }.
+-- beta_fast, beta_slow, truncate, step }. step: a part between the betas that would end before it begins is a step.
 function M.yarn(y, theta, pairs)
   local function pair_of(rotations) return pairs * math.log(y.trained / (rotations * 2 * math.pi)) / math.log(theta) end
   local first, last = pair_of(y.beta_fast), pair_of(y.beta_slow)
   if y.truncate then first, last = math.floor(first), math.ceil(last) end
   first, last = math.max(first, 0), math.min(last, 2 * pairs - 1)
-  if first == last then last = last + 0.001 end
+  local span = last - first
+  if span == 0 or y.step and span < 0 then span = 0.001 end
   return { factor = y.factor, divide = function(turns)
     return map(turns, function(turn, i)
-      local stretched = math.min(1.0, math.max(0.0, (i - 1 - first) / (last - first)))
+      local stretched = math.min(1.0, math.max(0.0, (i - 1 - first) / span))
       return stretched * turn / y.by + (1.0 - stretched) * turn
     end)
   end }

@@ -274,6 +274,10 @@ def gguf_model(path, kind="llama", keys={}, tensors={}):
     return path
 
 
+EPS = {"attention.layer_norm_rms_epsilon": 1e-6}
+GAINS = {"blk.0.attn_q_norm.weight": 4 * [1.0], "blk.0.attn_k_norm.weight": 4 * [1.0]}
+WHOLE_GAINS = {name: 2 * list for name, list in GAINS.items()}
+
 GGUF_REFUSED = [
     ("llama", {"attention.sliding_window": 4}, {}, "attention.sliding_window = 4"),
     ("llama", {"attention.max_alibi_bias": 8.0}, {}, "attention.max_alibi_bias = 8.0"),
@@ -287,13 +291,24 @@ GGUF_REFUSED = [
     ("mpt", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: 4.0; must be 8"),
     ("bloom", {"attention.max_alibi_bias": 0.0}, {}, "attention.max_alibi_bias: 0.0; must be 8"),
     ("bert", {}, {}, "attention.causal: is missing"),
-    ("qwen3", {}, {"blk.0.attn_q_norm.weight": 4 * [1.0], "blk.0.attn_k_norm.weight": 4 * [1.0]},
-     "attention.layer_norm_rms_epsilon: is missing"),
+    ("qwen3", {}, GAINS, "attention.layer_norm_rms_epsilon: is missing"),
     ("gpt-oss", {}, {"blk.0.attn_sinks.weight": 2 * [1.0]}, "attention.sliding_window: is missing"),
     ("gemma2", {"attention.sliding_window": 0}, {}, "attention.sliding_window: 0 must be a number from 1 on"),
-    ("gemma2", {"attention.sliding_window_pattern": [True]}, {}, "sliding_window_pattern: it must be a number"),
-    ("gemma3", {"attn_logit_softcapping": 50.0, "attention.layer_norm_rms_epsilon": 1e-6},
-     {"blk.0.attn_q_norm.weight": 4 * [1.0], "blk.0.attn_k_norm.weight": 4 * [1.0]}, "attn_logit_softcapping = 50"),
+    ("gemma2", {"attention.sliding_window_pattern": [True, False]}, {},
+     "sliding_window_pattern: has 2 elements, and there are 1 blocks"),
+    ("gemma2", {"rope.scaling.type": "none", "rope.scaling.factor": 2.0}, {},
+     "rope.scaling.factor: 2.0 must be 1 with rope.scaling.type none: llama.cpp takes it in layers with a window"),
+    ("olmo2", {"attention.sliding_window": 3, "rope.freq_base_swa": 500.0, **EPS}, WHOLE_GAINS,
+     "rope.freq_base_swa: 500.0 must be rope.freq_base, 10000, which llama.cpp takes in all layers of this model"),
+    ("llama", {"rope.scaling.type": "yarn", "rope.scaling.factor": 0.5}, {}, "rope.scaling.factor: 0.5 must be at"),
+    ("llama", {"rope.scaling.type": "yarn", "rope.scaling.yarn_beta_fast": 16.0}, {}, "scaling.yarn_beta_fast = 16"),
+    ("llama", {"rope.scaling.type": "yarn", "rope.scaling.yarn_beta_slow": 2.0}, {}, "rope.scaling.yarn_beta_slow = 2"),
+    ("llama", {"rope.scaling.type": "yarn", "rope.scaling.yarn_ext_factor": 0.5}, {}, "rope.scaling.yarn_ext_factor ="),
+    ("llama", {"rope.scaling.type": "yarn", "rope.scaling.yarn_attn_factor": 1.5}, {}, "yarn_attn_factor = 1.5"),
+    ("qwen2vl", {}, {}, "qwen2vl.rope.dimension_sections: is missing"),
+    ("qwen2vl", {"rope.dimension_sections": [1, 0, 0, 1]}, {}, "rope.dimension_sections: must be 4 numbers, of which"),
+    ("phi3", {}, {"rope_freqs.weight": [1.0, 1.0]}, "tensor rope_freqs.weight"),
+    ("gemma3", {"attn_logit_softcapping": 50.0, **EPS}, GAINS, "attn_logit_softcapping = 50"),
     ("llama", {"attention.shared_kv_layers": 1, "attention.temperature_scale": 0.1, "rope.freq_base_swa": 3.0}, {},
      "attention.shared_kv_layers = 1, llama.attention.temperature_scale = 0.1"),
     ("llama", {}, {"blk.0.attn_q.scale": [2.0]}, "tensor attn_q.scale"),
@@ -338,6 +353,10 @@ GGUF_KEYS = [
      "window_left=2 softcap=50 rope=half rope_theta=7\n"),
     ("gemma2", {"attention.sliding_window_pattern": 1}, "causal=true softcap=50 rope=half\n"),
     ("gemma2", {"attention.sliding_window_pattern": 0}, "window_left=4095 softcap=50 rope=half\n"),
+    ("gemma2", {"attention.sliding_window_pattern": [False]}, "causal=true softcap=50 rope=half\n"),
+    ("gemma2", {"attention.sliding_window_pattern": [True]}, "window_left=4095 softcap=50 rope=half\n"),
+    ("gemma2", {"attention.sliding_window_pattern": [0]}, "causal=true softcap=50 rope=half\n"),
+    ("qwen2vl", {"rope.dimension_sections": [1, 1, 0, 0]}, "causal=true rope=half\n"),
     ("gemma2", {"attention.key_length": 16, "block_count": 46}, "dk=16 dv=4 seq=4 isa=scalar causal=true "),
     ("gemma2", {"attention.key_length": 16, "block_count": 46}, "softcap=50 rope=half scale=0.5\n"),
     ("gemma2", {"attention.key_length": 16, "block_count": 45, "attn_logit_softcapping": 3.0}, "softcap=3 rope=half\n"),
@@ -375,10 +394,19 @@ def test_gguf_angles(tmp_path):
     assert linear == packed("bare", keys={"rope.scaling.factor": 2.0})
     assert linear == packed("old", keys={"rope.scale_linear": 2.0})
     assert linear == packed("divided", tensors={"rope_freqs.weight": [2.0, 2.0]}) != plain
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.freq_base": 2.0}
+    told = {f"rope.scaling.yarn_{name}": value for name, value in [("beta_fast", 32.0), ("beta_slow", 1.0),
+                                                                   ("ext_factor", 1.0)]}
+    assert packed("yarn", keys=yarn) == packed("told", keys={**yarn, **told}) != packed("yarn2", keys={
+        **yarn, "rope.scaling.original_context_length": 600})
+    # Of 2 pairs those from 3 to 3 are between, or from 4 to 3: neither is stretched.
+    assert packed("yarn3", keys={**yarn, "rope.scaling.original_context_length": 600}) == packed("yarn4", keys={
+        **yarn, "rope.scaling.original_context_length": 1000})
     trained = {"rope.scaling.original_context_length": 8}
-    both = {"rope_factors_short.weight": [1.0, 1.0], "rope_factors_long.weight": [2.0, 3.0]}
-    alone = {"rope_freqs.weight": [2.0, 3.0]}
-    assert packed("short", "phi3", trained, both) == packed("phi3", "phi3")
+    short, long = {"rope_factors_short.weight": [1.0, 1.0]}, {"rope_factors_long.weight": [2.0, 3.0]}
+    both, alone = {**short, **long}, {"rope_factors_short.weight": [2.0, 3.0]}
+    assert packed("short", "phi3", trained, both) == packed("phi3", "phi3") == packed("one", "phi3", trained, long)
     more = ["seq_kv=9", "cache=append"]
     assert packed("long", "phi3", trained, both, *more) == packed("freqs", "phi3", {}, alone, *more)
+    assert packed("long3", "phi3", trained, both, *more) == packed("freqs3", "phi3", trained, long, *more)
     assert packed("long2", "phi3", trained, both, *more) != packed("phi4", "phi3", {}, {}, *more)
