@@ -24,7 +24,9 @@ local M = {}
 
 local function open(path) return must(host.open_file(path)) end
 
-local MOST = 1 << 30 -- bytes of memory for what the files of a model say of themselves
+-- Bytes of memory for what the files of a model say of themselves: 1 GiB less an eighth, which is for the generator
+-- itself and for what malloc leaves unused between its blocks.
+local MOST = (1 << 30) * 7 // 8
 
 -- Calls read(path), which may take so much.
 local function within_limit(read, path)

@@ -14,20 +14,28 @@ static struct {
   bool exhausted; /* an allocation failed for the limit, not for want of memory */
 } heap = {.most = SIZE_MAX};
 
+/* What a block takes of memory, as malloc of glibc rounds it. Most blocks of Lua are small: their sizes alone are four
+ * fifths of what they take. */
+static size_t taken(size_t size) {
+  const size_t word = sizeof(size_t), least = 4 * word;
+  const size_t rounded = (size + 3 * word - 1) / (2 * word) * (2 * word);
+  return size == 0 ? 0 : rounded < least ? least : rounded;
+}
+
 void *counted_alloc(void *data, void *block, size_t old_size, size_t new_size) {
   (void)data;
-  if (block == NULL) old_size = 0; /* Lua passes the kind of the object instead */
+  const size_t before = block == NULL ? 0 : taken(old_size), after = taken(new_size); /* without one it is a kind */
   if (new_size == 0) {
     free(block);
-    heap.used -= old_size;
+    heap.used -= before;
     return NULL;
   }
-  if (new_size > old_size && (heap.used > heap.most || new_size - old_size > heap.most - heap.used)) {
+  if (after > before && (heap.used > heap.most || after - before > heap.most - heap.used)) {
     heap.exhausted = true; /* so far: Lua collects its garbage, and asks again */
     return NULL;
   }
   void *const grown = realloc(block, new_size);
-  if (grown != NULL) heap.used = heap.used - old_size + new_size;
+  if (grown != NULL) heap.used = heap.used - before + after;
   return grown;
 }
 
