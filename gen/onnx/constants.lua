@@ -45,9 +45,10 @@ local function of(tensor, i)
   local row = rows[tensor.type]
   if not row then
     local kind = tensor.type:match "^(%w+) in int%d+_data$"
+    local own = kind and rows[kind] or {}
     tensor.list = tensor.list or kind and listed(tensor) or {}
-    local value, make = tensor.list[i + 1], kind and rows[kind] and rows[kind][3]
-    return value and (make and make(value) or value)
+    local value, make = tensor.list[i // (own[4] or 1) + 1], own[3]
+    return value and (make and make(value, i) or value)
   end
   local at = i // (row[4] or 1) * row[2]
   local block = at // BLOCK

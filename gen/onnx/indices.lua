@@ -7,7 +7,7 @@
 --   broadcast_steps(from, shape), joined(a, b)    its steps, or nil; the axes of what two operands make, or nil
 --   edges(count)                    indices that stand for all of such axes, whatever is split, joined and transposed
 --   axis_of(node, default, rank)    the attribute axis, from 1; nil where there is none
---   attempt(read, ...)              what read returns; nil and Lua's error where a node is not as its operator must be
+--   attempt(read, ...)              what read returns; nil and why where a node is not as its operator must be
 
 local M = {}
 
@@ -106,13 +106,15 @@ function M.axis_of(node, default, rank)
   return axis >= 0 and axis < rank and axis + 1 or nil
 end
 
--- Lua's own errors, such as of an attribute of another kind; others go on.
+-- Lua's own errors, such as of an attribute of another kind, get words for the user, beside the place by which we find
+-- them. Refusals are texts without a place. Others go on.
 function M.attempt(read, ...)
   local results = table.pack(pcall(read, ...))
   if results[1] then return table.unpack(results, 2, results.n) end
   local e = results[2]
   if type(e) ~= "string" or e:find("not enough memory", 1, true) then error(e, 0) end
-  return nil, e
+  local place = e:match "^%S+%.lua:%d+: "
+  return nil, place and ("a node or a constant of it is not as an operator has it (%s)"):format(e) or e
 end
 
 return M

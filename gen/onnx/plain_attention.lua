@@ -6,8 +6,8 @@
 local M = {}
 
 local INPUTS = { "Q", "K", "V", "mask" }
-local KNOWN = { is_causal = true, kv_num_heads = true, q_num_heads = true, scale = true, softcap = true,
-                qk_matmul_output_mode = true, softmax_precision = true }
+local KNOWN = { is_causal = "integer", kv_num_heads = "integer", q_num_heads = "integer", scale = "float",
+                softcap = "float", qk_matmul_output_mode = "integer", softmax_precision = "integer" }
 local BOOL = 9 -- of a Cast
 local FLAGS = { And = true, Or = true, Xor = true, Not = true, Equal = true, Less = true, LessOrEqual = true,
                 Greater = true, GreaterOrEqual = true, IsNaN = true, IsInf = true }
@@ -95,7 +95,9 @@ end
 
 function M.body(graph, node, shapes)
   local t, q, k, v = node.attributes, shapes[node.inputs[1]], shapes[node.inputs[2]], shapes[node.inputs[3]]
-  for key in pairs(t) do if not KNOWN[key] then return nil end end
+  for key, value in pairs(t) do
+    if not KNOWN[key] or math.type(value) ~= KNOWN[key] then return nil end
+  end
   for i = 5, #node.inputs do if node.inputs[i] ~= "" then return nil end end
   for i = 2, #node.outputs do if node.outputs[i] ~= "" then return nil end end
   local h, each

@@ -196,6 +196,8 @@ local function matrix_of(elements, value, rows, row, columns, column)
     local block, why = blocks.of_node(elements, node, tensor, in_out, features)
     if not block then return nil, why end
     made.block = block
+  elseif blocks.BITS[tensor.type] == 4 and (in_out and features or rows) % 2 ~= 0 then
+    return nil, "has numbers of 4 bits in rows that end within a byte"
   elseif scales then
     if not scales.index then return nil, "has scales along other axes" end
     if blocks.BITS[tensor.type] == 4 then return nil, "has numbers of 4 bits without blocks" end

@@ -389,6 +389,15 @@ def blocks(g):
     return g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h))), "h={h} d_model={width} dk={dk}"
 
 
+def short_vector(g):
+    """A bias of 4 bits, of which the file has two in each number of a list."""
+    g.opset, x, columns = 21, g.source(), g.h * g.dk
+    g.constants.append(helper.make_tensor("four", TensorProto.INT4, [columns], g.numbers.integers(-8, 8, columns)))
+    q, k, v = g.qkv(x)
+    q = g.heads(g.node("Add", q, g.node("DequantizeLinear", "four", g.floats(0.25))), g.h)
+    return g.finish(g.attend(q, g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))), "h={h} d_model=12 dk={dk}"
+
+
 def dynamic(g):
     """Products of integers, as ONNX Runtime's dynamic quantization writes them."""
     def product(x, width, columns):
@@ -576,7 +585,8 @@ def calls(g):
 
 BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, selects,
             einsum, shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows,
-            unseen, quantized(False), quantized(True), few_bits, blocks, dynamic, between, by_places, rows_in_threes,
+            unseen, quantized(False), quantized(True), few_bits, blocks, short_vector, dynamic, between, by_places,
+            rows_in_threes,
             matrix_in_threes, channel_norms, by_distance, merged, sparse,
             operator(True), operator(False), branches, calls]
 
@@ -788,12 +798,21 @@ def unknown(g):
     return unlike(g, scores=lambda x: g.node("Compress", x, g.constant(np.ones(8, bool)), axis=3))
 
 
+def misspelt(g):
+    """An attribute that is a text where the operator has a number."""
+    integers = g.constant(np.ones((g.width, g.h * g.dk), "i1"))
+    q = g.node("MatMul", g.source(), g.node("DequantizeLinear", integers, g.floats(1.0, 2.0), axis="rows"))
+    k, v = [g.linear("x", g.h * g.dk) for _ in range(2)]
+    return g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h)))
+
+
 LEFT = [(unknown, "the axes of its input are not known, for node Compress of "),
         (permuted_scores, "the axes of scores are transposed"), (permuted_weights, "the axes of scores are transposed"),
         (dropped, "Where clears weights that no mask hides"), (two_values, "Where sets scores to what is not as low"),
         (by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
         (by_query, "which is no number for each head"),
-        (of_inputs, "a factor for each head, and Q is no projection"), (classes, "no product")]
+        (of_inputs, "a factor for each head, and Q is no projection"), (classes, "no product"),
+        (misspelt, "a node or a constant of it is not as an operator has it (gen/onnx/")]
 
 
 def test_what_is_no_layer(tmp_path):
@@ -855,6 +874,29 @@ def test_notes(tmp_path):
     onnx.save(model_of(g, y), tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
     assert " project=kvo" in text and "      Q is an input: few (MatMulNBits) has g_idx\n" in text
+
+
+def test_rows_that_end_within_a_byte(tmp_path):
+    """Of numbers of 4 bits two are in a byte."""
+    for width, read in (11, False), (12, True):
+        g = Written(f"{SEED} odd")
+        g.h, g.dk, g.width, g.opset = 1, width, width, 21
+        x, integers = g.source(), g.numbers.integers(0, 256, (width * width + 1) // 2).astype("u1")
+        g.constants.append(helper.make_tensor("w", TensorProto.UINT4, [width, width], integers.tobytes(), raw=True))
+        q = g.node("MatMul", x, g.node("Cast", "w", to=TensorProto.FLOAT))
+        k, v = [g.linear(x, width) for _ in range(2)]
+        y = g.finish(g.attend(g.heads(q, 1), g.heads(k, 1, (0, 2, 3, 1)), g.heads(v, 1)))
+        onnx.save(model_of(g, y, 21), tmp_path / "m.onnx")
+        text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out", "--force")
+        assert (" project=kvo" in text and "numbers of 4 bits in rows that end within a byte" in text) != read, text
+        assert ("project=" in text) != read, text
+
+
+def test_attributes_of_another_kind(tmp_path):
+    g = Written(f"{SEED} kinds")
+    y = g.node("Attention", *g.qkv(g.source()), q_num_heads=g.h, kv_num_heads=g.h, scale="large")
+    onnx.save(model_of(g, y, 23), tmp_path / "m.onnx")
+    assert ": scale: large must be a number" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3")
 
 
 @pytest.mark.parametrize("of", ["heads", "sequences"])
