@@ -2,6 +2,9 @@
 
 local M = {}
 
+M.guard = "defined(__aarch64__)"
+M.beyond = M.guard .. " && defined(__ARM_FEATURE_ATOMICS) && !defined(__APPLE__)" -- whose CPUs all have Armv8.1
+
 local of_clang = { fp16 = "fullfp16" } -- where it has another word
 
 -- features: what the base architecture lacks, if anything. Scheduling before the registers are assigned makes gcc spill

@@ -92,6 +92,7 @@ return {
   cpu = "MHAGEN_CPU_AVX2",
   arch = x86.arch,
   guard = x86.guard,
+  beyond = "defined(__AVX512F__)",
   headers = x86.headers,
   begin = x86.begin(features),
   cpuinfo = x86.cpuinfo(features),

@@ -47,6 +47,7 @@ end
 --   arch        the machine, as `uname -m` has it
 --   headers
 --   helpers     by op: C functions that rows call, for each width in which a kernel uses it
+--   beyond      a preprocessor condition: the flags of the compiler allow more than these instructions
 --   since       a preprocessor condition: compilers that know the instructions, where older ones build the rest
 --   prelude     text before all functions
 --   begin, finish   text before and after the functions that need the ISA

@@ -28,6 +28,7 @@ return extend(neon, {
   title = "AArch64 with Advanced SIMD and half precision",
   cpu = "MHAGEN_CPU_NEON_FP16",
   begin = arm.begin(features),
+  beyond = false,
   finish = arm.finish(features),
   cpuinfo = arm.cpuinfo(features),
   products = { ["f16 f16"] = { way = "outer", op = "fma_halves", group = 2, f16_sums = true, dup = 1,

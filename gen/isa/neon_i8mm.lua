@@ -89,6 +89,7 @@ return extend(neon, {
   title = "AArch64 with Advanced SIMD, DotProd, BF16 and I8MM",
   cpu = "MHAGEN_CPU_NEON_I8MM",
   begin = arm.begin(features),
+  beyond = false,
   finish = arm.finish(features),
   cpuinfo = arm.cpuinfo(features),
   products = {

@@ -1,6 +1,9 @@
 -- Plain C: one lane, any machine; also the version to read first. fma rounds twice, because
 -- fmaf without hardware is a library call of a hundred instructions.
 
+local arm = require "isa.arm"
+local x86 = require "isa.x86"
+
 -- Floats would not keep all words: there are machines that make one NaN of another as they load it.
 local word_at = [[
 /* The word at p. */
@@ -99,6 +102,7 @@ return {
   title = "plain C, any machine",
   cpu = "MHAGEN_CPU_ANY",
   guard = "1",
+  beyond = ("(%s) || \\\n    (%s)"):format(x86.beyond, arm.beyond),
   headers = "",
   -- Elements of arrays have no names for gcc, which would join all of a tile to expressions, and spill.
   begin = table.concat({

@@ -5,6 +5,7 @@ local M = {}
 M.headers = "#include <immintrin.h>"
 M.arch = "x86_64"
 M.guard = "defined(__x86_64__)"
+M.beyond = M.guard .. " && defined(__AVX__)" -- some systems have all that is older by default
 
 -- gcc may read a vector from memory again wherever an instruction can: three FMAs would read it three times.
 M.helpers = {

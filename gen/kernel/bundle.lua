@@ -45,6 +45,13 @@ local by_cpu = { choice = "choice_cpu.c.in", place = function() return 1 end, fi
 local by_length = { choice = "choice_length.c.in", place = function(list) return #list + 1 end,
                     fields = "ladder_fields.c.in", what = "for lengths of which the least that is enough is taken" }
 
+-- What a bundle says where flags of the compiler are for newer CPUs than its first member. It is no error: all CPUs of
+-- a user may be newer.
+local function note_of(cfg, base)
+  if not base.beyond then return "" end
+  return template.file("beyond.c.in", { name = cfg.name, base = base.name, beyond = base.beyond }) .. "\n"
+end
+
 local function choosing_files(cfg, members, all)
   local plan, how = plan_for(all), config.is_ladder(cfg) and by_length or by_cpu
   if how == by_length and not plan.fingerprint then refuse_other_weights(cfg) end
@@ -66,6 +73,7 @@ local function choosing_files(cfg, members, all)
   return { header, generate.file(cfg, "bundle.c.in", ".c", {
     includes = table.concat(includes), members = table.concat(list, "\n"), needs = generate.needs(plan, "args"),
     choice = template.file(how.choice, how == by_length and { last = names.last } or { name = cfg.name }),
+    beyond = how == by_cpu and note_of(cfg, all[1].plan.isa) or "",
     what = how.what, fill_function = fill, facts = facts, known_answer = defined, pack_tables = pack_tables,
     fields = how == by_length and template.file(how.fields, { fingerprint = plan.fingerprint,
       tables_fingerprint = generate.tables_fingerprint(plan) }) or "" }) }

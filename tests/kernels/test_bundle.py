@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 
-from tools import ISAS, MHAGEN, ROOT, WARNINGS, check, compiler_for, generate, hidden, native, need, run, runner_for
+from tools import (CLANGS, ISAS, MHAGEN, ROOT, WARNINGS, check, compiler_for, generate, hidden, native, need, run,
+                   runner_for)
 
 CONFIG = "h=2 d_model=12 dk=5 seq=9"
 OK, NO_CPU, NO_TARGET = 0, 4, 6
@@ -59,6 +60,24 @@ def test_nothing_hidden(program):
             members = "bundle" if path.stem in ("one", "two") else None
             found = hidden(path, path.stem, "scalar")
             assert not [name for name in found if not (members and re.match(rf"{path.stem}_\w+_kernel ", name))], found
+
+
+@pytest.mark.parametrize("isa, compiler, flags, told", [
+    ("x86", "gcc", "", False), ("x86", "gcc", "-march=x86-64-v2", False), ("x86", "gcc", "-mavx", True),
+    ("x86", "gcc", "-march=x86-64-v4 -DMHAGEN_NO_CPU_NOTE", False), ("avx2+avx512", "gcc", "-march=haswell", False),
+    ("avx2+avx512", "gcc", "-march=x86-64-v4", True), ("x86", CLANGS[-1], "-march=x86-64-v3", True),
+    ("neon+neon_fp16", "aarch64-linux-gnu-gcc", "", False),
+    ("neon+neon_fp16", "aarch64-linux-gnu-gcc", "-march=armv8.2-a", True),
+    ("x86", "aarch64-linux-gnu-gcc", "-march=armv8.2-a -DMHAGEN_ALLOW_STUBS", True)])
+def test_flags_for_newer_cpus(isa, compiler, flags, told, tmp_path):
+    """A note says that the bundle will not run where its first kernel would, also under -Werror."""
+    need(compiler)
+    generate(tmp_path, CONFIG, isa, "one")
+    result = subprocess.run([compiler, "-std=c11", *WARNINGS, *flags.split(), "-c", "one.c"], cwd=tmp_path,
+                            capture_output=True, text=True, check=True)
+    base = isa.split("+")[0].replace("x86", "scalar")
+    said = f"one: compiled for newer CPUs than its kernel {base} needs, so "
+    assert (said in result.stderr) if told else result.stderr == "", result.stderr
 
 
 def test_other_architecture(tmp_path):
