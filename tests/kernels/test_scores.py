@@ -56,6 +56,13 @@ def test_maxima_that_rise_among_huge_scores(meaning):
         "--seed", 651109845, env={**os.environ, "REFERENCE_FLAGS": meaning})
 
 
+def test_no_row_depends_on_another_query(meaning):
+    """Neither with the toy rows, one of which reads a query for all of them."""
+    run(sys.executable, ROOT / "tests/fuzz.py", "--mhagen", TOY, "--replay",
+        "h=2 d_model=1 dk=1 seq=3 seq_kv=1 attention=cross batch=2", "--isa", "scalar", "--cc", "gcc", "--level", 0,
+        "--seed", 632114785, env={**os.environ, "REFERENCE_FLAGS": meaning})
+
+
 def test_toy_scores_are_small():
     lines = len(SOURCE.splitlines())
     print(f"tests/toys/toy_score.lua: three rows and their meaning in {lines} lines")

@@ -16,8 +16,9 @@ return {
       return t:op("mul", w, name, key, t:op("set", w, "slope_" .. name, LOG2E / 16))
     end,
   },
-  { -- s / 2 - x s / 64, x being the first number of q, where it is read; what is large may not overflow
-    on = function(cfg) return on("dk", 2)(cfg) and not cfg.kv_start and not cfg.q_len end,
+  { -- s / 2 - x s / 64, x being the first number of q, where it is read; what is large may not overflow. Not
+    -- where rows of q are queries alone: no row of Y may depend on the query of another one.
+    on = function(cfg) return on("dk", 2)(cfg) and not cfg.kv_start and not cfg.q_len and cfg.attention ~= "cross" end,
     reads = { { name = "bend", kind = "in", from = "args->q",
                 floats = function(cfg) return cfg.seq * cfg.d_model end } },
     change = function(t, w, name, at, score)
@@ -30,7 +31,7 @@ return {
   { on = on("h", 2), first = function(s) return s.place - 5 end },
   meaning = [[
 #define TOY(key, divisor) (shape->key % (divisor) == 1)
-#define BENDS (TOY(dk, 2) && !(shape->options & (MHAGEN_KV_START | MHAGEN_Q_LEN)))
+#define BENDS (TOY(dk, 2) && !(shape->options & (MHAGEN_KV_START | MHAGEN_Q_LEN | MHAGEN_CROSS)))
 #define BENT(s, by) (BENDS ? (s) / 2 + (s) * (by) / 64 : (s))
 #define SLOPED(s) ((s) + (TOY(dv, 3) ? (double)key / 16 : 0))
 #define MHAGEN_FIRST_KEY (TOY(h, 2) && place > 5 ? place - 5 : 0)
