@@ -9,7 +9,9 @@ M.option = { key = "residual", kind = "flag", default = false, name = "_residual
              excludes = { { key = "q_len", why = "whose other rows stay" },
                           { key = "y_width", why = "where rows of X have another width" },
                           { key = "io_dtype", why = "where X and Y are of another type" },
-                          { key = "project", lacks = "o", why = "which does not project Y" } }, doc = "adds X to Y" }
+                          { key = "project", lacks = "o", why = "which does not project Y" },
+                          { key = "project", lacks = "q", why = "where rows of Q are no rows of X" } },
+             doc = "adds X to Y" }
 
 function M.applies(plan, list) return plan.cfg.residual and graph.find(list, "output") end
 

@@ -7,7 +7,7 @@
 #include "without.h"
 
 enum { NUMBERS = WITH_BATCH * WITH_SEQ * WITH_D_MODEL, KEYS = WITH_D_MODEL * WITH_HEADS * WITH_DK,
-       VALUES = WITH_D_MODEL * WITH_HEADS * WITH_DV };
+       VALUES = WITH_D_MODEL * WITH_HEADS * WITH_DV, OTHER = WITH_BATCH * WITH_SEQ_KV };
 
 static void *buffer(size_t bytes) { return aligned_alloc(MHAGEN_ALIGN, (bytes + 63) / 64 * 64); }
 
@@ -23,6 +23,7 @@ int main(void) {
   float *x = drawn(NUMBERS), *plain = drawn(NUMBERS), *y[2] = {drawn(NUMBERS), drawn(NUMBERS)};
   void *packed[2] = {buffer(WITH_PACKED_BYTES), buffer(WITHOUT_PACKED_BYTES)};
   mhagen_args args = {.q = x, .y = plain, .packed = packed[1], .workspace = buffer(WITHOUT_WORKSPACE_BYTES)};
+  if (with_kernel.options & MHAGEN_CROSS) args.k = drawn(OTHER * WITH_K_WIDTH), args.v = drawn(OTHER * WITH_V_WIDTH);
   mhagen_pool *pool = mhagen_pool_create(2);
   int bad = with_pack(&weights, packed[0]) || without_pack(&weights, packed[1]) || without_run(&args);
   args.packed = packed[0], args.workspace = buffer(WITH_WORKSPACE_BYTES);
