@@ -15,6 +15,7 @@
 
 local indices = require "onnx.indices"
 local meanings = require "onnx.meanings"
+local meanings_of_attention = require "onnx.meanings_of_attention"
 local meanings_of_sums = require "onnx.meanings_of_sums"
 local values_of = require "onnx.values"
 
@@ -24,7 +25,7 @@ local count_of = indices.count
 local copied, Run, value = values_of.copied, values_of.Run, values_of.value
 
 local rows = {}
-for _, list in ipairs { meanings.rows, meanings_of_sums } do
+for _, list in ipairs { meanings.rows, meanings_of_sums, meanings_of_attention } do
   for name, row in pairs(list) do rows[name] = row end
 end
 

@@ -10,6 +10,7 @@ np = pytest.importorskip("numpy", reason="NumPy is not installed")
 from onnx import TensorProto as T, helper, numpy_helper
 
 EVALUATE = ROOT / "build/mhagen-evaluate"
+OLD = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) < (1, 32)
 RNG = np.random.default_rng(7)
 
 
@@ -37,8 +38,82 @@ X, POSITIVE, INTEGERS = f(2, 3, 4), np.abs(f(2, 3, 4)) + 0.1, RNG.integers(-9, 1
 SQUARE = f(1, 2, 5, 5)
 NOT_FINITE = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
 
+CAUSAL = {"unidirectional": 1}
+SEEN = np.array([[1, 0, 2, 1, -1, 1, 1], [1, 1, 1, 0, 1, 1, 1]], np.int32)  # flags are what is above 0
+
+
+def i4(*numbers):
+    return np.array(numbers, np.int32)
+
+
+def of_one_matrix(mask=None, past=None, bias=None, sizes=(16, 16, 8), **attributes):
+    """com.microsoft's Attention: two heads, 3 rows, 2 sequences."""
+    inputs = [f(2, 3, 12), f(12, sum(sizes)), f(sum(sizes)), mask, past, bias]
+    return ("com.microsoft Attention", 20, inputs, {"num_heads": 2, "qkv_hidden_sizes": sizes} | attributes)
+
+
+def multi_head(mask=None, bias=None, past=0, rows=3, vector=None, dv=8, **attributes):
+    cache = [f(2, 2, past, 8) if past else None for _ in range(2)]
+    inputs = [f(2, 3, 16), f(2, rows, 16), f(2, rows, 2 * dv), vector, mask, bias, *cache]
+    return ("com.microsoft MultiHeadAttention", 20, inputs, {"num_heads": 2} | attributes)
+
+
+def grouped_query(last, rows=1, past=0, tables=0, bias=None, sink=None, total=None, joint=False, **attributes):
+    """Four heads, two of keys; last: the place of the last row of each sequence."""
+    batch, tables = len(last), [f(12, tables) if tables else None for _ in range(2)]
+    q, k, v = f(batch, rows, 64), f(batch, rows, 32), f(batch, rows, 32)
+    inputs = [np.concatenate([q, k, v], 2), None, None] if joint else [q, k, v]
+    inputs += [f(batch, 2, past, 16), f(batch, 2, past, 16), i4(*last), np.int32(total or max(last) + 1)]
+    inputs += [*tables, None, bias, sink]
+    return ("com.microsoft GroupQueryAttention", 20, inputs, {"num_heads": 4, "kv_num_heads": 2} | attributes)
+
+
+def of_onnx(mask=None, past=0, lengths=None, flat=False, version=24, rows=3, **attributes):
+    """Attention of ai.onnx: four heads, two of keys."""
+    inputs = [f(2, 4, rows, 8), f(2, 2, 5, 8), f(2, 2, 5, 6), mask]
+    if flat:
+        inputs = [f(2, rows, 32), f(2, 5, 16), f(2, 5, 12), mask]
+        attributes |= {"q_num_heads": 4, "kv_num_heads": 2}
+    inputs += [f(2, 2, past, 8), f(2, 2, past, 6)] if past else [None, None]
+    return ("Attention", version, [*inputs, lengths], attributes)
+
+
+COS, SIN, PLACES = f(9, 4), f(9, 4), np.array([[3, 1, 2], [0, 5, 4]])
+ATTENTION = [
+    of_one_matrix(), of_one_matrix(**CAUSAL), of_one_matrix(scale=-0.5, bias=f(1, 2, 3, 3)), of_one_matrix(scale=0.0),
+    of_one_matrix(i4(2, 3)), of_one_matrix(i4(2, 3, 0, 1)), of_one_matrix(SEEN[:, :3], **CAUSAL),
+    of_one_matrix(np.stack([SEEN[:, :3]] * 3, 1), bias=f(2, 1, 3, 3), mask_filter_value=-1.5, **CAUSAL),
+    of_one_matrix(past=f(2, 2, 2, 4, 8), sizes=(16, 16, 16)),
+    of_one_matrix(SEEN, past=f(2, 2, 2, 4, 8), sizes=(16, 16, 16), **CAUSAL),
+    multi_head(), multi_head(rows=5, dv=4, scale=0.3), multi_head(vector=f(48)), multi_head(scale=0.0, **CAUSAL),
+    multi_head(i4(2, 3)), multi_head(i4(2, 3, 1, 0, 5, 6, 7, 8)), multi_head(SEEN[:, :3], f(1, 2, 3, 3), **CAUSAL),
+    multi_head(np.stack([SEEN[:, :5]] * 3, 1), f(2, 1, 3, 5), rows=5, mask_filter_value=-2.0),
+    multi_head(past=4, **CAUSAL), multi_head(SEEN, past=4), multi_head(i4(5, 6), f(1, 1, 3, 7), past=4),
+    grouped_query([2, 2], 3), grouped_query([6], 3, past=4, scale=0.3), grouped_query([4, 6], past=6, softcap=1.5),
+    grouped_query([6], 3, past=4, bias=f(1, 4, 3, 7), softcap=1.5, local_window_size=2),
+    grouped_query([5, 3], past=7, bias=f(2, 1, 1, 6), local_window_size=3),
+    grouped_query([6], 3, past=9, sink=f(4)), grouped_query([4, 4], 5, smooth_softmax=1),
+    grouped_query([4, 4], 5, smooth_softmax=2), grouped_query([4, 4], 5, sink=f(4), smooth_softmax=1, scale=-0.3),
+    grouped_query([5, 3], past=6, tables=8, do_rotary=1), grouped_query([6], 3, past=4, tables=8, do_rotary=1,
+                                                                        rotary_interleaved=1),
+    grouped_query([4, 4], 5, tables=8, do_rotary=1, joint=True), grouped_query([3], 2, past=5, joint=True, total=5),
+    of_onnx(), of_onnx(version=23, flat=True, scale=0.3), of_onnx(f(3, 5), softcap=1.5), of_onnx(flags(3, 5) | [True] * 5),
+    of_onnx(np.arange(5) < np.array([[2], [5], [3]])), of_onnx(f(1, 4, 3, 8), past=3, flat=True),
+    of_onnx(f(2, 1, 3, 5)), of_onnx(f(4, 3, 5)), of_onnx(past=3, is_causal=1), of_onnx(is_causal=1, rows=5),
+    of_onnx(lengths=i(2, 5)),
+    *[("RotaryEmbedding", 23, [x, COS, SIN, PLACES], {"interleaved": turned, "num_heads": 2})
+      for x in (f(2, 3, 16), f(2, 2, 3, 8)) for turned in (0, 1)],
+    ("RotaryEmbedding", 23, [f(2, 2, 3, 8), f(2, 3, 4), f(2, 3, 4)], {}),
+    ("RotaryEmbedding", 23, [f(2, 2, 3, 8), COS[:, :2], SIN[:, :2], PLACES], {"rotary_embedding_dim": 4}),
+    *[("com.microsoft RotaryEmbedding", 20, [x, at, COS, SIN], {"interleaved": turned}) for x in
+      (f(2, 3, 16), f(2, 2, 3, 8)) for at in (PLACES, i(2)) for turned in (0, 1)],
+    ("com.microsoft RotaryEmbedding", 20, [f(2, 3, 16), PLACES, COS[:, :2], SIN[:, :2]],
+     {"rotary_embedding_dim": 4, "num_heads": 2}),
+]
+
 # The operator, behind its domain; the version of ONNX's own; inputs, or None; attributes.
 CASES = [
+    *ATTENTION,
     *[(op, 17, [X], {}) for op in """Abs Atan Ceil Cos Erf Exp Floor Identity Neg Reciprocal Relu Round Shape Sigmoid
        Sign Sin Size Softplus Tan Tanh Cosh Sinh""".split()],
     *[(op, 17, [POSITIVE], {}) for op in ["Log", "Sqrt"]],
@@ -121,21 +196,35 @@ ROUNDED = [("QuantizeLinear", 17, [X, np.float32(0.05), np.uint8(128)], {}),
            ("DynamicQuantizeLinear", 17, [X], {})]
 
 
+OUTPUTS = {"Split": 2, "DynamicQuantizeLinear": 3, "GroupQueryAttention": 3}
+PAST = {" Attention": (4, 3), "com.microsoft Attention": (4, 2), "com.microsoft MultiHeadAttention": (6, 3)}
+OF_ONE = {"GroupQueryAttention"}  # others have more rows than are said
+
+
 def model_of(op, version, inputs, attributes):
     domain, op = op.split(" ") if " " in op else ("", op)
     own = helper.find_min_ir_version_for([helper.make_opsetid("", version)])
-    count = 2 if op == "Split" else 3 if op == "DynamicQuantizeLinear" else 1
+    count = OUTPUTS.get(op, 1)
+    cache = PAST.get(f"{domain} {op}")
+    if cache and inputs[cache[0]] is not None:
+        count = cache[1]  # with keys and values of the next run, which it must have then
     node = helper.make_node(op, ["" if x is None else f"i{k}" for k, x in enumerate(inputs)],
                             [f"o{k}" for k in range(count)], domain=domain, **attributes)
     while node.input and not node.input[-1]:
         node.input.pop()
     tensors = [numpy_helper.from_array(np.asarray(x), f"i{k}") for k, x in enumerate(inputs) if x is not None]
-    graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name=f"o{k}") for k in range(count)], tensors)
+    graph = helper.make_graph([node], "g", [], [
+        onnx.ValueInfoProto(name=f"o{k}") for k in range(1 if op in OF_ONE else count)], tensors)
     return helper.make_model(graph, ir_version=max(own, 4), opset_imports=[
         helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)])
 
 
 def expected(model):
+    """What ONNX Runtime computes; what onnx does where an older one computes Attention of ai.onnx otherwise."""
+    node = model.graph.node[0]
+    if (node.op_type, node.domain) == ("Attention", "") and OLD:
+        from onnx.reference import ReferenceEvaluator
+        return dict(zip(node.output, ReferenceEvaluator(model).run(None, {})))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
