@@ -61,7 +61,8 @@ static mhagen_kernel read_shape(lua_State *L, int index) {
     const char *field;
     unsigned bit;
   } rows[] = {{"causal", MHAGEN_CAUSAL}, {"window_left", MHAGEN_WINDOW_LEFT}, {"window_right", MHAGEN_WINDOW_RIGHT},
-              {"softcap", MHAGEN_SOFTCAP}, {"past", MHAGEN_CACHE_APPEND}, {"cross", MHAGEN_CROSS}};
+              {"softcap", MHAGEN_SOFTCAP}, {"past", MHAGEN_CACHE_APPEND}, {"cross", MHAGEN_CROSS},
+              {"sink", MHAGEN_SINK}, {"kv_len", MHAGEN_KV_LEN}};
   mhagen_kernel shape = {.h = integer_in(L, index, "h", 0), .h_kv = integer_in(L, index, "h_kv", 0),
                          .d_model = integer_in(L, index, "d_model", 0), .dk = integer_in(L, index, "dk", 0),
                          .dv = integer_in(L, index, "dv", 0), .seq = integer_in(L, index, "seq", 0),
@@ -147,6 +148,7 @@ static mhagen_weights read_weights(lua_State *L, int index, const mhagen_kernel 
     weights.q_norm = matrix_in(L, index, "q_norm", dk * (each ? h : 1), false);
     weights.k_norm = matrix_in(L, index, "k_norm", dk * (each ? h_kv : 1), false);
   }
+  if (shape->options & MHAGEN_SINK) weights.sink = matrix_in(L, index, "sink_logits", h, false);
   if (shape->options & MHAGEN_ROPE) {
     const int more = shape->seq > shape->seq_kv ? shape->seq - shape->seq_kv : 0; /* before all keys, or behind them */
     const size_t places = (size_t)(shape->seq_kv + more);
@@ -228,6 +230,18 @@ static void read_past(lua_State *L, int index, Run *r) {
   r->past_v = array_in(L, index, "past_v", batch * r->e.h_kv * r->past * r->e.dv);
 }
 
+static void read_lengths(lua_State *L, int index, Run *r) {
+  const size_t batch = (size_t)r->shape.batch;
+  if (!(r->shape.options & MHAGEN_KV_LEN)) return;
+  const double *from = array_in(L, index, "kv_len", batch);
+  int *lengths = push_memory(L, batch * sizeof *lengths)->at;
+  for (size_t b = 0; b < batch; ++b) {
+    if (!(from[b] >= 0 && from[b] <= (double)r->e.m)) luaL_error(L, "kv_len is out of its range");
+    lengths[b] = (int)from[b];
+  }
+  r->args.kv_len = lengths;
+}
+
 /* The matrix of a projection in double, as [inner][columns]. */
 static const double *matrix_of(lua_State *L, const float *w, size_t inner, size_t columns, mhagen_layout layout) {
   double *to = push_memory(L, inner * columns * sizeof *to)->at;
@@ -264,6 +278,7 @@ static void read_arguments(lua_State *L, int index, Run *r) {
   r->args.q = r->of[Q].floats, r->args.k = r->of[K].floats, r->args.v = r->of[V].floats;
   read_mask(L, index, r);
   read_past(L, index, r);
+  read_lengths(L, index, r);
 }
 
 /* Rows of a batch entry: y = x W + b, by the product that evaluates the graph, or heads as they are. */
@@ -329,7 +344,7 @@ static void run_entry(Run *r, size_t entry, const scored *room) {
 /* formula(shape, weights, args) -> y, flags, the largest score, the largest number of y without its bias
  *   shape     keys of a config and their values; past: rows in the cache, of cross-attention
  *   weights   memory of floats by the names of matrices, and in_out = true where they lie so; tables of rope too
- *   args      arrays: q, k, v and mask as a run of the config has them; past_k, past_v [batch][h_kv][past][dk or dv]
+ *   args      arrays: q, k, v, mask, kv_len as a run of the config has them; past_k, past_v [batch][h_kv][past][width]
  *   flags     of the numbers of y: whether a query of theirs sees no key */
 static int host_formula(lua_State *L) {
   for (int i = 1; i <= 3; ++i) luaL_checktype(L, i, LUA_TTABLE);

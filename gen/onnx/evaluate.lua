@@ -5,10 +5,11 @@
 --     plan       { nodes = in their order, inputs = { name, .. } leaves that are read, products, numbers, work }
 --                products: multiplications of its matrix products; numbers: the most that it has at a time; work:
 --                all that it makes; constants: those that were read, for the next run
---   run(plan, arrays, feeds, number) -> { output = { at = array, shape, integer } }; nil and why not
+--   run(plan, arrays, feeds, number, hides) -> { output = { at = array, shape, integer } }; nil and why not
 --     arrays     the host's (gen/host/arrays.c)
 --     feeds      { name = { at = array, integer } } of the leaves
 --     number     of a tensor and i: number i of one that is written as a list
+--     hides      whether padding is hidden where an operator adds a number to its scores
 --
 -- Roundings are left out: a Cast between types of floats changes nothing, and a value that is quantized and back is
 -- what it was. So are limits of these types.
@@ -104,8 +105,9 @@ function M.plan(graph, shapes, outputs, leaves)
   return made
 end
 
-function M.run(plan, arrays, feeds, number)
-  local run = setmetatable({ arrays = arrays, shapes = plan.shapes, opset = plan.graph.opset, number = number }, Run)
+function M.run(plan, arrays, feeds, number, hides)
+  local run = setmetatable({ arrays = arrays, shapes = plan.shapes, opset = plan.graph.opset, number = number,
+                             hides = hides }, Run)
   local values, kept, found = {}, {}, {}
   for _, name in ipairs(plan.outputs) do kept[name] = true end
   for name, feed in pairs(feeds) do values[name] = value(feed.at, plan.shapes[name], feed.integer) end

@@ -1,12 +1,13 @@
 -- The layers of attention in an ONNX graph whose products are written out: each Softmax between two products.
 --
---   of(graph, given, how) -> layers, left, opened
+--   of(graph, given, how) -> layers, left, find
 --     graph     of gen/onnx/file.lua
 --     given     { key = text } of the command line
 --     how       "longer": of runs of other lengths; or nil
 --     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why =, node = of the file
 --               that a Softmax is within, or nil }, in their order
---     opened    the graph with bodies in the place of their nodes
+--     find      { graph: with bodies in the place of their nodes; elements, with the axes of all values; few() -> the
+--               same with few rows }
 --   longer(graph, given) -> shapes in runs of other lengths
 --   branches(graph, given, opened) -> whether runs of other lengths take the branches of `opened` too
 --
@@ -173,7 +174,7 @@ function M.of(graph, given, how)
       elements:forget()
     end
   end
-  return found, table.move(bodies.left(graph), 1, #graph.nodes, #left + 1, left), graph
+  return found, table.move(bodies.left(graph), 1, #graph.nodes, #left + 1, left), find
 end
 
 return M

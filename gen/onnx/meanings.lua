@@ -112,8 +112,24 @@ rows.Dropout = function(run, node, x, ratio, training)
   return x, ratio
 end
 
+-- The axes that a Reshape wants.
+local function wanted_axes(x, wanted)
+  local shape, open, count = {}, nil, 1
+  for k, size in ipairs(wanted) do
+    if size == 0 then size = x.shape[k] end
+    if size == -1 then open = k else count = count * size end
+    shape[k] = size
+  end
+  if open then shape[open] = count_of(x.shape) // math.max(1, count) end
+  return shape
+end
+
+rows.Reshape = function(run, node, x, wanted)
+  return reshaped(x, run.shapes[node.outputs[1]] or wanted_axes(x, run:ints(wanted)))
+end
+
 -- The axes are those of the graph.
-add("Reshape Squeeze Unsqueeze Flatten", function(run, node, x)
+add("Squeeze Unsqueeze Flatten", function(run, node, x)
   return reshaped(x, run.shapes[node.outputs[1]] or refuse("of axes that are not known"))
 end)
 

@@ -123,7 +123,7 @@ local function of_microsoft(run, node, q, heads, masks)
   local added = { masks[2] }
   if masks[1] then added[#added + 1] = padding_of(run, node, masks[1], shape) end
   if (t.unidirectional or 0) ~= 0 then
-    if heads.rows ~= shape[3] then refuse("unidirectional, with other rows of K") end
+    if heads.rows ~= shape[3] then refuse("unidirectional, with other rows of Q than of K") end
     added[#added + 1] = near(run, shape, run:constant(shape[4] - shape[3]), nil, 0)
   end
   return side_by_side(run, (attend(run, q, k, v, { scale = t.scale, added = added })))
@@ -151,8 +151,8 @@ rows["com.microsoft Attention"] = function(run, node, x, w, bias, ...)
   end
   local k, v = made[2], made[3]
   if past then
-    local half = copied(past.shape, 2)
-    local function part(at) return run:moved(past, half, copied(steps_of(past.shape), 2), at * steps_of(past.shape)[1]) end
+    local half, steps = copied(past.shape, 2), steps_of(past.shape)
+    local function part(at) return run:moved(past, half, copied(steps, 2), at * steps[1]) end
     k, v = behind(run, part(0), k), behind(run, part(1), v)
   end
   local y = of_microsoft(run, node, made[1], { k, v, rows = lead[2] }, { padding, added })
@@ -208,7 +208,7 @@ local function appended(run, from, x, past, total)
   end
   for entry = 0, b - 1 do
     local before = past[entry + 1]
-    if before < 0 or before > 0 and not (from and before <= from.shape[3]) then refuse("with fewer rows than are past") end
+    if before < 0 or before > (from and from.shape[3] or 0) then refuse("with fewer rows than are past") end
     if before > 0 then put(from, entry, before, 0) end
     put(x, entry, count, before)
   end
@@ -237,9 +237,8 @@ rows["com.microsoft GroupQueryAttention"] = function(run, node, q, k, v, ...)
   local past_k, past_v, lengths, total, cos, sin, positions, bias, sink = ...
   local t = node.attributes
   local window, interleaved = t.local_window_size or -1, (t.rotary_interleaved or 0) ~= 0
-  if positions or select(10, ...) or select(11, ...) or not lengths or not total or window == 0 then
-    refuse("of another form")
-  end
+  if positions or select(10, ...) or select(11, ...) or not lengths or not total then refuse("of another form") end
+  if window == 0 then refuse("with local_window_size = 0, where no key is seen") end
   q, k, v = three(run, node, q, k, v)
   local b, count = q.shape[1], q.shape[3]
   local past, most = past_of(run, lengths, count, run:ints(total)[1])

@@ -107,7 +107,8 @@ end
 function Layer:padding(name)
   local dims = self:dims(name)
   local axes = dims and #dims
-  if axes == 1 then self.args.kv_len = self:input(name) else self:take_mask(name, axes == 2 and "bk" or "bqk") end
+  if axes == 1 then self.args.kv_len = self:input(name)
+  elseif not self.keys.mask then self:take_mask(name, axes == 2 and "bk" or "bqk") end
   local x = self:dims(self.operator.inputs[1])
   if axes == 1 and dims[1] and x and x[1] and dims[1] ~= x[1] then
     self:fail("%s: has %d numbers for %d sequences; only a count of keys for each is read", name, dims[1], x[1])
@@ -212,8 +213,8 @@ function Layer.features(layer, cfg)
       if tensor.shape[1] < size[1] then
         tensors.fail(tensor, "has %d places, and %d are wanted", tensor.shape[1], size[1])
       end
-      all[matrix] = { name = tensor.name, features = tensor.shape[1], width = size[2], blocks = 1, first = 0,
-                      count = size[1], step = size[1] }
+      all[matrix] = { name = tensor.name, tensor = tensor, features = tensor.shape[1], width = size[2], blocks = 1,
+                      first = 0, count = size[1], step = size[1] }
     end
   end
   for _, letter in ipairs { "q", "k", "v", "o" } do

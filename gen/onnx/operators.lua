@@ -6,17 +6,20 @@ local fields = require "model.fields"
 local graph_layers = require "onnx.layers"
 local graph_parts = require "onnx.parts"
 local layers = require "model.layers"
+local node_proof = require "onnx.node_proof"
 local wording = require "base.wording"
 
 -- ---- operators ----
 
--- A row has inputs, their names in order; keys, the name of that with K; past, of that of earlier runs; attributes, all
--- that are known, also those that change nothing here; and read, which makes keys and projections of a layer.
+-- A row has inputs, their names in order; keys, the name of that with K; past, of that of earlier runs; masks, of those
+-- that hide; attributes, all that are known, also those that change nothing here; and read, which makes keys and
+-- projections of a layer.
 local operators = {}
 
 operators["com.microsoft Attention"] = {
   inputs = { "input", "weights", "bias", "mask_index", "past", "attention_bias", "past_sequence_length" },
   past = "past",
+  masks = { mask_index = true, attention_bias = true },
   attributes = { "do_rotary", "mask_filter_value", "num_heads", "past_present_share_buffer", "qkv_hidden_sizes",
                  "rotary_embedding_dim", "scale", "unidirectional" },
   read = function(layer)
@@ -44,6 +47,7 @@ operators["com.microsoft MultiHeadAttention"] = {
              "past_sequence_length", "cache_indirection" },
   keys = "key",
   past = "past_key",
+  masks = { key_padding_mask = true, attention_bias = true },
   attributes = { "mask_filter_value", "num_heads", "scale", "unidirectional" },
   read = function(layer)
     local c, keys = layer.c, layer.keys
@@ -78,6 +82,7 @@ operators["com.microsoft GroupQueryAttention"] = {
              "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale" },
   keys = "key",
   past = "past_key",
+  masks = { attention_bias = true },
   attributes = { "do_rotary", "kv_num_heads", "local_window_size", "num_heads", "qk_output", "rotary_interleaved",
                  "scale", "smooth_softmax", "softcap" },
   read = function(layer)
@@ -102,7 +107,7 @@ operators["com.microsoft GroupQueryAttention"] = {
     end
     if layer:input "head_sink" then
       keys.sink, layer.more.sink_logits = true, layer:constant("head_sink", 1)
-    elseif c:number("smooth_softmax", 0) > 0 then
+    elseif c:number("smooth_softmax", 0) == 1 then
       keys.sink = true
     end
     layer:refuse("position_ids", "is not supported; rows follow each other")
@@ -120,6 +125,7 @@ operators[" Attention"] = {
   inputs = { "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen" },
   keys = "K",
   past = "past_key",
+  masks = { attn_mask = true, nonpad_kv_seqlen = true },
   attributes = { "is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode",
                  "right_window_size", "scale", "softcap", "softmax_precision" },
   read = function(layer)
@@ -180,6 +186,7 @@ local function add_projections(layer)
   keys.dv = layer:head_width("v", names[3], h_kv)
   local made = layer.graph:output_projection(layer.node.outputs[1] or "", layer.by_head)
   if made and keys.dv and made.width == keys.h * keys.dv then p.o = made end
+  layer.scale = keys.scale
   keys.scale = layers.scale(keys.scale, keys.dk, p.q and p.q.weight.type)
   local letters = ""
   for _, letter in ipairs { "q", "k", "v", "o" } do
@@ -231,14 +238,22 @@ local function read_operator(graph, node, from_user)
   add_projections(layer)
   add_values(layer)
   layer.width = layer.keys.dk -- nil where the file does not say it
+  return layer
+end
+
+-- The same, once it computes what its keys say.
+local function proved(find, graph, node, from_user)
+  local layer = read_operator(graph, node, from_user)
+  local why = node_proof.prove(find, layer)
+  if why then layer:fail("%s", why) end
   layer.keys = layers.key_list(layer.keys)
   return layer
 end
 
 -- Of an operator that is also written out in its products: the layer that has more projections, if its rows lie as
 -- those of the operator.
-local function chosen(graph, node, from_user, written)
-  local good, layer = pcall(read_operator, graph, node, from_user)
+local function chosen(find, graph, node, from_user, written)
+  local good, layer = pcall(proved, find, graph, node, from_user)
   if not good and (not written or type(layer) == "string") then error(layer, 0) end
   if not written then return layer end
   local enough = good and layer.width and
@@ -250,16 +265,16 @@ end
 -- layers, and nodes that are none: { name, why }.
 return function(graph, from_user)
   setmetatable(graph, Graph)
-  local found, left, opened = graph_layers.of(graph, from_user)
+  local found, left, find = graph_layers.of(graph, from_user)
   local all, own, rest = {}, {}, {}
   for i, each in ipairs(found) do
-    found[i] = graph_parts.layer(opened, each)
+    found[i] = graph_parts.layer(find.graph, each)
     own[each.softmax.within or ""] = found[i]
   end
   for _, node in ipairs(graph.nodes) do
     local name = ("%s %s"):format(node.domain, node.op)
     if operators[name] then
-      all[#all + 1], own[node] = chosen(graph, node, from_user, own[node]), true
+      all[#all + 1], own[node] = chosen(find, graph, node, from_user, own[node]), true
     elseif unread[name] then
       rest[#rest + 1] = { name = node.name, why = ("%s %s"):format(node.op, unread[name]) }
     end

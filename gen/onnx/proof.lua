@@ -5,7 +5,8 @@
 --     whole    though it takes seconds
 --     find     { graph, elements }; graph.tools = { arrays, list, floats = function of a part, of the host; most: the
 --              numbers that there may be at a time, or nil }
---     layer    of gen/onnx/layers.lua, with all its keys but for the scale, which it has as it was before rounding
+--     layer    of gen/onnx/layers.lua, with all its keys but for the scale, which it has as it was before rounding; or
+--              of gen/onnx/node_proof.lua
 --
 -- Numbers are drawn several times. First the rows have about the same size. Then some are tiny, and some so large that
 -- scores are in the thousands; few keys are hidden, or many. What both compute must be equal but for roundings of
@@ -49,8 +50,9 @@ local function plan_of(find, layer)
   local outputs, without = { layer.output }, {}
   for value in pairs(leaves) do without[value] = true end
   for i, mask in ipairs(layer.inputs.masks) do outputs[i + 1], without[mask.value] = mask.value, true end
+  for value in pairs(layer.given_values or {}) do without[value] = true end
   local drawn, why = evaluate.plan(graph, shapes, outputs, without)
-  if not outputs[2] then return drawn, why, leaves end
+  if not outputs[2] or layer.given_values then return drawn, why, leaves end
   local whole = evaluate.plan(graph, shapes, outputs, leaves)
   local near = whole and whole.numbers <= MOST_NUMBERS and (not drawn or
     #whole.nodes <= #drawn.nodes + NEARBY and whole.products <= drawn.products)
@@ -101,6 +103,8 @@ local function feed_of(self, name, draw, size, seed)
   for _, mask in ipairs(self.layer.inputs.masks) do
     if mask.value == name then return arrays.chosen(seed, count, (mask.kind == "bool" and flags or added)[draw.few]) end
   end
+  local fed = (self.layer.given_values or {})[name]
+  if fed then return arrays.numbers(count, fed) end
   local given, list = self.find.elements.given, {}
   if given and given(name, 0) then
     for i = 1, count do list[i] = given(name, i - 1) end
@@ -144,7 +148,7 @@ local function shape_of(layer, cfg, past)
     shape[key] = cfg[key]
   end
   for _, key in ipairs { "causal", "causal_align", "window_left", "window_right", "softcap", "qk_norm", "norm_span",
-                         "norm_eps", "rope", "rope_dims" } do
+                         "norm_eps", "rope", "rope_dims", "sink", "kv_len" } do
     shape[key] = keys[key]
   end
   for key, value in pairs(layer.mask_keys) do shape[key] = value end
@@ -156,15 +160,16 @@ end
 
 -- The weights as they will be packed, in memory of the host.
 local function weights_of(find, layer, cfg)
-  local part = graph_parts.layer(find.graph, layer)
+  local part = layer.part or graph_parts.layer(find.graph, layer)
   part.in_out = true
   local tools, all = find.graph.tools, { in_out = true }
   local needed = find.graph.type_size
   for matrix, of in pairs(part:features(cfg)) do
     if of.tensor and not needed(of.tensor.type, of.integers) then
-      error(("constant %s has numbers of type %s"):format(wording.short(of.tensor.name), of.tensor.type), 0)
+      error({ message = ("constant %s: numbers of type %s are not read"):format(wording.short(of.tensor.name),
+        of.tensor.type) }, 0)
     end
-    if not matrix:find "^rope" then all[matrix] = tools.floats(of) end
+    if of.tensor or not matrix:find "^rope" then all[matrix] = tools.floats(of) end
   end
   local rope = layer.keys.rope and layer.weights.rope_cos == nil and layer.turns
   if rope then
@@ -177,7 +182,7 @@ local function weights_of(find, layer, cfg)
       end
     end
     all.rope_cos, all.rope_sin = tools.list(cos), tools.list(sin)
-  elseif layer.keys.rope then
+  elseif layer.weights.rope_cos then
     all.rope_cos, all.rope_sin = tools.list(layer.weights.rope_cos), tools.list(layer.weights.rope_sin)
   end
   return all
@@ -238,6 +243,17 @@ local function mask_of(self, values)
   return total
 end
 
+-- Keys and values that are one value.
+local function halves(arrays, at)
+  local count = #at // 16
+  local function half(first)
+    local to = arrays.numbers(count, 0)
+    arrays.copy({ count }, to, 0, { 1 }, at, first, { 1 })
+    return to
+  end
+  return half(0), half(count)
+end
+
 local function arguments_of(self, feeds, values)
   local layer, arrays, args = self.layer, self.arrays, {}
   local inputs, extents = layer.inputs, layer.extents
@@ -247,17 +263,19 @@ local function arguments_of(self, feeds, values)
     if at and layer.swapped[letter] then at = turned(self, at, letter == "q" and extents.q or self.rows) end
     return at
   end
-  args.q, args.k, args.v = array "q", array "k", array "v"
+  args.q, args.k, args.v, args.kv_len = array "q", array "k", array "v", array "kv_len"
   if self.past > 0 then -- rows of this run, behind those of earlier ones
     for _, letter in ipairs { "k", "v" } do
       local from = args[letter] or args.q
-      local width = #from // 8 // (extents.b * self.rows)
-      local to = arrays.numbers(extents.b * extents.k * width, 0)
-      arrays.copy({ extents.b, self.rows, width }, to, self.past * width, { extents.k * width, width, 1 }, from, 0,
+      local entries = extents.b * (layer.by_head and layer.by_head[letter] or 1) -- that rows follow each other in
+      local width = #from // 8 // (entries * self.rows)
+      local to = arrays.numbers(entries * extents.k * width, 0)
+      arrays.copy({ entries, self.rows, width }, to, self.past * width, { extents.k * width, width, 1 }, from, 0,
                   { self.rows * width, width, 1 })
       args[letter] = to
     end
     args.past_k, args.past_v = array "past_k", array "past_v"
+    if inputs.past_k == inputs.past_v then args.past_k, args.past_v = halves(arrays, args.past_k) end
   end
   if layer.mask_keys.mask then args.mask = mask_of(self, values) end
   return args
@@ -276,7 +294,7 @@ end
 -- Draws, and compares; returns why they differ, and the largest score.
 local function compare(self, number, size)
   local feeds = feeds_of(self, draws[number], size, number)
-  local values, why = evaluate.run(self.plan, self.arrays, feeds, constants.of)
+  local values, why = evaluate.run(self.plan, self.arrays, feeds, constants.of, true)
   if not values then return why end
   local y = values[self.layer.output].at
   if self.layer.swapped.y then y = turned(self, y, self.layer.extents.q) end
@@ -309,8 +327,9 @@ local function prove(find, layer, whole)
   local extents, shapes = layer.extents, find.elements.shapes
   local scores_of = extents.b * extents.h * extents.q * extents.k
   local most = find.graph.tools.most or MOST_NUMBERS
-  local large = plan.numbers > most or plan.products > MOST_PRODUCTS or plan.work > most << 4
-  if large or not whole and plan.products > MUCH then return TOO_LARGE, true end
+  local numbers, products = plan.numbers + (layer.numbers or 0), plan.products + (layer.products or 0)
+  local large = numbers > most or products > MOST_PRODUCTS or plan.work > most << 4
+  if large or not whole and products > MUCH then return TOO_LARGE, true end
   local past = layer.inputs.past_k and layer.past or 0
   local cfg, weights
   cfg, why = tried(config_of, layer)
@@ -320,7 +339,7 @@ local function prove(find, layer, whole)
                  arrays = find.graph.tools.arrays, rows = extents.k - past }
   self.shape, self.weights = shape_of(layer, cfg, past), weights
   local size, scores, spent = find.size or 1.0, nil, 0 -- as the layer before had it
-  local cost = plan.products + 2 * scores_of * (cfg.dk + cfg.dv)
+  local cost = products + 2 * scores_of * (cfg.dk + cfg.dv)
   for number = 1, #draws do
     why, scores = compare(self, number, size)
     spent = spent + cost

@@ -448,11 +448,11 @@ def test_wrong_files(tmp_path):
         assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=3", *words)
 
 
-PAST = {  # operator: (domain, its inputs with p as keys of earlier runs, attributes)
+PAST = {  # operator: (domain, its inputs with p and r as keys and values of earlier runs, attributes)
     "Attention": ("com.microsoft", "x w - - p".split(), dict(num_heads=2, unidirectional=1)),
-    "MultiHeadAttention": ("com.microsoft", "q k v - - - p v".split(), dict(num_heads=2, unidirectional=1)),
-    "GroupQueryAttention": ("com.microsoft", "q k v p v".split(), dict(num_heads=2, kv_num_heads=2)),
-    "of ONNX": ("", "q k v - p v".split(), dict(q_num_heads=2, kv_num_heads=2, is_causal=1)),
+    "MultiHeadAttention": ("com.microsoft", "q k v - - - p r".split(), dict(num_heads=2, unidirectional=1)),
+    "GroupQueryAttention": ("com.microsoft", "q k v p r".split(), dict(num_heads=2, kv_num_heads=2)),
+    "of ONNX": ("", "q k v - p r".split(), dict(q_num_heads=2, kv_num_heads=2, is_causal=1)),
 }
 
 

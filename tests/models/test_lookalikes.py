@@ -110,6 +110,42 @@ def test_masks_of_operators(tmp_path):
             run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
 
 
+def of_microsoft(op, names, rows, **attributes):
+    """A graph of one operator of com.microsoft, with rows of two heads of 16."""
+    inputs = [(name, T.FLOAT, [2, rows[name], 32]) if name in rows else
+              (name, T.INT32, [2] if name == "lengths" else []) for name in names if name]
+    node = onnx.helper.make_node(op, names, ["y"], domain="com.microsoft", num_heads=2, **attributes)
+    return model_of([node], inputs, {})
+
+
+@pytest.mark.parametrize("attributes, said", [
+    ({"local_window_size": 0}, "local_window_size = 0, where no key is seen"), ({"local_window_size": 3}, None),
+    ({"smooth_softmax": 1}, None), ({"smooth_softmax": 2}, None), ({"scale": -0.5}, "scale = -0.5: must be"),
+    ({"scale": 0.7, "softcap": 3.0}, None)])
+def test_grouped_query(attributes, said, tmp_path):
+    """What ONNX Runtime makes of attributes that are read: no key, and a sink for 1 alone."""
+    model = of_microsoft("GroupQueryAttention", ["q", "k", "v", "", "", "lengths", "total"], dict.fromkeys("qkv", 4),
+                         kv_num_heads=2, **attributes)
+    onnx.save(model, tmp_path / "m.onnx")
+    if said:
+        assert said in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+        return
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+    assert (" sink=true" in text) == (attributes.get("smooth_softmax") == 1), text
+
+
+@pytest.mark.parametrize("keys", [4, 6])
+def test_unidirectional_cross_attention(keys, tmp_path):
+    """With other keys than queries ONNX Runtime's operator has no meaning."""
+    onnx.save(of_microsoft("MultiHeadAttention", ["q", "k", "v"], {"q": 4, "k": keys, "v": keys}, unidirectional=1),
+              tmp_path / "m.onnx")
+    if keys == 4:
+        assert " causal=true" in run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+    else:
+        said = refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+        assert "unidirectional, with other rows of Q than of K" in said
+
+
 def test_a_mask_with_a_hole(tmp_path):
     """Of more numbers than are looked at one by one: causal but for one key, which only the evaluation sees. And a
     mask that hides by -10000 is an argument, for scores may be as large."""

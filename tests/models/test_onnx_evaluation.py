@@ -97,8 +97,9 @@ ATTENTION = [
     grouped_query([5, 3], past=6, tables=8, do_rotary=1), grouped_query([6], 3, past=4, tables=8, do_rotary=1,
                                                                         rotary_interleaved=1),
     grouped_query([4, 4], 5, tables=8, do_rotary=1, joint=True), grouped_query([3], 2, past=5, joint=True, total=5),
-    of_onnx(), of_onnx(version=23, flat=True, scale=0.3), of_onnx(f(3, 5), softcap=1.5), of_onnx(flags(3, 5) | [True] * 5),
-    of_onnx(np.arange(5) < np.array([[2], [5], [3]])), of_onnx(f(1, 4, 3, 8), past=3, flat=True),
+    of_onnx(), of_onnx(version=23, flat=True, scale=0.3), of_onnx(f(3, 5), softcap=1.5),
+    of_onnx(flags(3, 5) | [True] * 5), of_onnx(np.arange(5) < np.array([[2], [5], [3]])),
+    of_onnx(f(1, 4, 3, 8), past=3, flat=True),
     of_onnx(f(2, 1, 3, 5)), of_onnx(f(4, 3, 5)), of_onnx(past=3, is_causal=1), of_onnx(is_causal=1, rows=5),
     of_onnx(lengths=i(2, 5)),
     *[("RotaryEmbedding", 23, [x, COS, SIN, PLACES], {"interleaved": turned, "num_heads": 2})
