@@ -146,6 +146,44 @@ def test_unidirectional_cross_attention(keys, tmp_path):
         assert "unidirectional, with other rows of Q than of K" in said
 
 
+def table(name, *shape):
+    return name, np.linspace(-1, 1, int(np.prod(shape)), dtype="f4").reshape(shape)
+
+
+# Operators with keys of earlier runs: inputs with their axes, attributes, keys of the kernel that the summary has.
+CACHES = [
+    ("com.microsoft Attention", {"x": [2, 3, 12], "w": table("w", 12, 96), "b": table("b", 96), "": None,
+                                 "past": [2, 2, 2, "past", 16]}, {"num_heads": 2, "unidirectional": 1}, "causal=true"),
+    ("com.microsoft Attention", {"x": [2, 3, 12], "w": table("w", 12, 96), "b": table("b", 96), "mask": [2, "total"],
+                                 "past": [2, 2, 2, "past", 16]}, {"num_heads": 2}, "mask=bool mask_dims=bk"),
+    ("com.microsoft MultiHeadAttention", {"q": [2, 3, 32], "k": [2, 3, 32], "v": [2, 3, 32], "": None, " ": None,
+                                          "bias": [1, 2, 3, "total"], "pk": [2, 2, "past", 16],
+                                          "pv": [2, 2, "past", 16]}, {"num_heads": 2, "scale": 0.3}, "mask_dims=hqk"),
+    ("com.microsoft GroupQueryAttention", {"q": [2, 1, 64], "k": [2, 1, 32], "v": [2, 1, 32], "pk": [2, 2, "past", 16],
+                                           "pv": [2, 2, "past", 16], "lengths": [2], "total": [],
+                                           "cos": table("cos", 4, 8), "sin": table("sin", 4, 8)},
+     {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "local_window_size": 2, "smooth_softmax": 1},
+     "causal=true h_kv=2 rope=half sink=true window_left=1"),
+    (" Attention", {"q": [2, 4, 3, 16], "k": [2, 2, 3, 16], "v": [2, 2, 3, 8], "mask": [3, "total"],
+                    "pk": [2, 2, "past", 16], "pv": [2, 2, "past", 8]}, {"is_causal": 1, "softcap": 2.0},
+     "causal=true h_kv=2 softcap=2 mask=add layout=bhsd"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CACHES)))
+def test_caches(number, tmp_path):
+    """Operators with keys of earlier runs are evaluated with some of them, by tables of few places too."""
+    name, given, attributes, words = CACHES[number]
+    domain, op = name.split(" ")
+    inputs = [(key, T.INT32 if key in ("mask", "lengths", "total") and domain else T.FLOAT, shape)
+              for key, shape in given.items() if isinstance(shape, list)]
+    tensors = dict(value for value in given.values() if isinstance(value, tuple))
+    node = onnx.helper.make_node(op, [key.strip() for key in given], ["y"], domain=domain, **attributes)
+    onnx.save(model_of([node], inputs, tensors), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "cache=append", "seq_kv=4", "-o", tmp_path / "out")
+    assert all(f" {word}" in text for word in words.split()), text
+
+
 def test_a_mask_with_a_hole(tmp_path):
     """Of more numbers than are looked at one by one: causal but for one key, which only the evaluation sees. And a
     mask that hides by -10000 is an argument, for scores may be as large."""
