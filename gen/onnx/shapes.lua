@@ -262,6 +262,33 @@ add_rules("ArgMax ArgMin", function(_, node, a)
   return shape
 end)
 
+-- ---- attention ----
+
+-- Heads side by side: of rows like those of `a` as many columns as heads of V have.
+function rules.Attention(self, node, a, b)
+  local t, v = node.attributes, self.shapes[node.inputs[3]]
+  if not a or not b then return nil end
+  if node.domain ~= "" then return { a[1], a[2], (t.qkv_hidden_sizes or {})[3] or b[2] // 3 } end
+  if #a == 4 then return v and { a[1], a[2], a[3], v[4] } end
+  return v and { a[1], a[2], t.q_num_heads * (v[3] // t.kv_num_heads) }
+end
+
+function rules.MultiHeadAttention(self, node, a)
+  local v = self.shapes[node.inputs[3]]
+  return a and #a == 3 and v and { a[1], a[2], #v == 4 and v[2] * v[4] or v[3] } or nil
+end
+
+function rules.GroupQueryAttention(_, node, a, b)
+  local t = node.attributes
+  if not a or b then return a end
+  return { a[1], a[2], a[3] // (t.num_heads + 2 * t.kv_num_heads) * t.num_heads }
+end
+
+function rules.EmbedLayerNormalization(self, node, a)
+  local words = self.shapes[node.inputs[3]]
+  return a and words and appended(copied(a), words[2])
+end
+
 -- ---- all ----
 
 local function is_shape(shape)

@@ -184,6 +184,22 @@ def test_caches(number, tmp_path):
     assert all(f" {word}" in text for word in words.split()), text
 
 
+def test_operators_behind_each_other(tmp_path):
+    """Rows of the second are those that the first makes, as the constants of a Reshape between them say."""
+    g = fuzz.Graph("chain")
+    x = g.input("x", g.normal(3, 5, 8))
+    for layer in range(2):
+        flat = g.node("Reshape", x, g.ints(-1, 8))
+        q, k, v = [g.node("Reshape", g.node("Gemm", flat, g.floats(g.normal(8, 8))), g.ints(3, 5, 8)) for _ in "qkv"]
+        how = [dict(num_heads=2), dict(num_heads=2, kv_num_heads=2)][layer]
+        more = ["", "", g.constant(np.full(3, 4, "i4")), g.constant(np.int32(5))] if layer else []
+        x = g.node(["MultiHeadAttention", "GroupQueryAttention"][layer], q, k, v, *more, domain="com.microsoft", **how)
+    model = g.model(x)
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert "2 layers" in run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=5", "-o", tmp_path / "out")
+
+
 def test_a_mask_with_a_hole(tmp_path):
     """Of more numbers than are looked at one by one: causal but for one key, which only the evaluation sees. And a
     mask that hides by -10000 is an argument, for scores may be as large."""
