@@ -97,20 +97,20 @@ local function fails(find, layer, left)
   if not large then return why end
   local few = find.few()
   local node = few.graph.makers[layer.softmax.outputs[1]]
-  local other, other_why = graph_indices.attempt(proposal.propose, few, node, layer.given, left)
+  local other, other_why = graph_indices.attempt(proposal.propose, few, node, layer.given, left, "")
   if not other then return other_why end
   return differs(layer, other) or (graph_proof.prove(few, other, true))
 end
 
 -- What is taken as it is where the whole does not compute what the config says.
-local PROPOSALS = { "", "m", "o", "qk", "v", "qkv", "qkvo", "qkvom" }
+local PROPOSALS = { "", "m", "o", "q", "k", "qk", "v", "qkv", "qkvo", "qkvom" }
 
 local function read(find, softmax, given)
   local first
   for _, left in ipairs(PROPOSALS) do
     local layer
     if left == "" then layer = proposal.propose(find, softmax, given, left)
-    else layer = graph_indices.attempt(proposal.propose, find, softmax, given, left) end
+    else layer = graph_indices.attempt(proposal.propose, find, softmax, given, left, first or "") end
     local why = layer and fails(find, layer, left)
     if layer and not why then
       check_inference(find, layer)

@@ -1,10 +1,11 @@
 -- What a Softmax between two products looks like in an ONNX graph: a layer, which is believed only once
 -- gen/onnx/proof.lua has evaluated it.
 --
---   propose(find, softmax, given, left) -> layer of gen/onnx/layers.lua, with `scale` beside its keys, and mask_keys;
+--   propose(find, softmax, given, left, why) -> layer of gen/onnx/layers.lua, with `scale` beside its keys, and mask_keys;
 --                                          raises why a Softmax is no layer, as a text
 --     find     { graph, elements, norms, masks }
 --     left     letters of what is taken as it is: inputs q, k and v, the context o, masks m
+--     why      it is, or nil
 
 local graph_indices = require "onnx.indices"
 local graph_inputs = require "onnx.inputs"
@@ -229,14 +230,17 @@ function Layer:read_keys(scores, operands, heads, as_they_are)
   self.inputs.masks = masks
 end
 
-function M.propose(find, softmax, given, left)
+function M.propose(find, softmax, given, left, why)
   local layer = setmetatable({ name = softmax.name, find = find, given = given, keys = {}, inputs = {} }, Layer)
   local scores = graph_scores.of(find.elements, softmax, refuse)
   local leads = value_leads(scores, refuse)
   local operands, sides = {}, sides_of(scores, leads)
   for letter, side in pairs(sides) do operands[letter] = graph_operand.read(find, side) end
   for letter, operand in pairs(operands) do
-    if left:find(letter) then operand.product, operand.norm = nil, nil end
+    if left:find(letter) then
+      operand.why = operand.product and "with its projection " .. why or operand.why
+      operand.product, operand.norm = nil, nil
+    end
   end
   layer:check_past(operands)
   local heads = heads_of(find.elements, operands, scores.product, refuse)

@@ -7,12 +7,9 @@
 --                        factor of what is not turned, or of the first pair where all is,
 --                        angle(k, place) -> angle, magnitude of pair k }
 --   same_pairs(turn, other) -> whether columns are turned in the same pairs
---   sign(turn, first, rows) -> 1 where a head is turned as the first one, -1 where it is negated too, else nil
---   differs(turn, cells, width, rows) -> why the first rows have other columns, or are not scaled so; or nil
+--   sign(turn, first, rows) -> -1 where a head is negated beside the first one, else 1
 --   frequencies(turn, first, rows) -> the angle of each pair from place to place; nil where there are no such
 --   order(turn, width) -> "half" or "interleaved" and the columns in the order that rope has them
-
-local edges = require("onnx.indices").edges
 
 local M = {}
 
@@ -123,36 +120,10 @@ function M.same_pairs(a, b)
   return true
 end
 
--- 1 where a head is turned as the first one is, -1 where it is negated too; nil where its angles are other ones.
+-- -1 where the last row of a head is negated beside that of the first head, else 1.
 function M.sign(turn, first, rows)
-  local sign, places = 1, edges(rows)
-  if not M.same_pairs(turn, first) then return nil end
-  for k = 1, #turn.pairs do
-    for _, place in ipairs(places) do
-      local angle, magnitude = turn.angle(k, place)
-      local other, length = first.angle(k, place)
-      local off = math.abs(wrapped(angle - other))
-      local own = off < 1e-3 and 1 or off > math.pi - 1e-3 and -1
-      local same = near(magnitude / turn.factor, length / first.factor)
-      if not own or not same or k > 1 and own ~= sign then return nil end
-      sign = own
-    end
-  end
-  return sign
-end
-
--- Why what is turned has other columns in the first rows, or nil.
-function M.differs(turn, cells, width, rows)
-  local other = rows > 2 and M.read(cells, width, 0, rows) -- nothing is told by few rows, of which some are not turned
-  for i = 0, other and width - 1 or -1 do
-    local own, cell = turn.columns[i], other.columns[i]
-    if own.column ~= cell.column or not near(own.added, cell.added) then
-      return "its rows are shifted by their places"
-    end
-  end
-  if other and 2 * #turn.pairs < width and not near(turn.factor, other.factor) then
-    return "its rows are scaled by their places"
-  end
+  local off = turn.angle(1, rows - 1) - first.angle(1, rows - 1)
+  return math.cos(off) < 0 and -1 or 1
 end
 
 -- What tables of float32 may be off at a place.

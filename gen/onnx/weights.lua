@@ -9,7 +9,6 @@
 --     turns                    of rope by a frequency for each pair; nil otherwise
 --     tables = { cos =, sin =, places = } of rope otherwise }
 
-local edges = require("onnx.indices").edges
 local graph_turns = require "onnx.turns"
 
 local M = {}
@@ -36,56 +35,18 @@ local function grouped(operand, heads)
   return count
 end
 
--- The leads of the first and of the last sequence that a head of an operand is read by.
-local function leads_of(heads, head, each)
-  local first, last
+-- The lead of the first sequence that a head of an operand is read by.
+local function lead_of(heads, head, each)
   for l = 1, #heads.head do
-    if heads.head[l] == head * each then
-      if heads.batch[l] == 0 then first = l end
-      if heads.batch[l] == heads.batches - 1 then last = l end
-    end
+    if heads.head[l] == head * each and heads.batch[l] == 0 then return l end
   end
-  return first, last
 end
 
--- Whether each row of an operand is a row of its own of the projection, by sequence and place, whatever the head.
-local function rows_agree(operand, heads)
-  local rows, compared = {}, edges(operand.rows)
-  for l = 1, operand.side.leads do
-    for _, row in ipairs(compared) do
-      local cells = operand.cell(l, row, 0)
-      if not cells then return false end
-      local key = heads.batch[l] * operand.rows + row
-      for _, cell in ipairs(cells) do
-        if rows[key] and rows[key] ~= cell.row then return false end
-        rows[key] = cell.row
-      end
-    end
-  end
-  return true
-end
-
--- Whether the last row of a head has column i by the same factor, and the same is added to it.
-local function is_same(cells, operand, l, i)
-  local other = operand.cell(l, operand.rows - 1, i)
-  return other and #other == 1 and other[1].column == cells[1].column and other[1].factor == cells[1].factor
-    and other.constant == cells.constant
-end
-
--- How a head of two leads is turned: turn, by what sign unlike the first head; nil and why not.
-local function read_turn(operand, leads, width, first)
-  local function cells_of(l) return function(row, i) return operand.cell(l, row, i) end end
-  local turn, why = graph_turns.read(cells_of(leads[1]), width, 0, operand.rows)
+-- How a head is turned, and by what sign unlike the first one; nil and why it is not.
+local function read_turn(operand, lead, width, first)
+  local turn, why = graph_turns.read(function(row, i) return operand.cell(lead, row, i) end, width, 0, operand.rows)
   if not turn then return nil, why end
-  why = graph_turns.differs(turn, cells_of(leads[1]), width, operand.rows // 2 + 1)
-  if why then return nil, why end
-  local other = leads[2] == leads[1] and turn or graph_turns.read(cells_of(leads[2]), width, 0, operand.rows)
-  if not other or graph_turns.sign(other, turn, operand.rows) ~= 1 then
-    return nil, "sequences are turned by different angles"
-  end
-  local sign = graph_turns.sign(turn, first or turn, operand.rows)
-  if not sign or sign < 0 and 2 * #turn.pairs < width then return nil, "heads are turned by different angles" end
-  return turn, sign
+  return turn, first and graph_turns.sign(turn, first, operand.rows) or 1
 end
 
 -- Columns of all heads of an operand that is not turned, or of one that is, in the order of `turn`.
@@ -93,10 +54,10 @@ local function read_columns(operand, heads, count, order)
   local made = { product = operand.product, heads = count, columns = {}, elements = {} }
   local width, biased, bias, by, uneven, first = operand.side.width, false, {}, {}, false, nil
   for head = 0, count - 1 do
-    local l, last = leads_of(heads, head, heads.count // count)
+    local l = lead_of(heads, head, heads.count // count)
     local turn, sign
     if order then
-      turn, sign = read_turn(operand, { l, last }, width, first)
+      turn, sign = read_turn(operand, l, width, first)
       if not turn then return nil, sign end
       first = first or turn
     end
@@ -107,7 +68,6 @@ local function read_columns(operand, heads, count, order)
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
         if not cell or cell.factor == 0 then return nil, "its columns are mixed" end
-        if not is_same(cells, operand, last, i) then return nil, "its rows are scaled or shifted by their places" end
         added, factor = cells.constant / cell.factor, cell.factor -- a bias is added before what multiplies it
       end
       made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias + added
@@ -184,29 +144,13 @@ local function read_rope(operands, made)
   made.keys.rope, made.order = layout, order
   made.keys.rope_dims = 2 * #turn.pairs
   local steps = graph_turns.frequencies(turn, past, q.rows)
-  local steps_k = steps and graph_turns.frequencies(other, past, k.rows)
-  if steps and steps_k then
+  if steps then
     made.turns = {}
-    for n, step in ipairs(steps) do
-      if math.abs(step - steps_k[n]) > 1e-6 + 1e-4 * math.abs(step) then
-        return nil, "Q and K are turned by other angles"
-      end
-      made.turns[n] = step / (2 * math.pi)
-    end
+    for n, step in ipairs(steps) do made.turns[n] = step / (2 * math.pi) end
     return true
   end
   local rows = math.min(q.rows, k.rows)
   if past > 0 or rows * #turn.pairs > MOST_TABLE then return nil, "angles do not grow by the same from row to row" end
-  local compared = edges(rows)
-  for n = 1, #turn.pairs do
-    for _, row in ipairs(compared) do
-      local angle, magnitude = turn.angle(n, row)
-      local angle_k, magnitude_k = other.angle(n, row)
-      if math.abs(angle - angle_k) > 1e-4 or math.abs(magnitude / turn.factor - magnitude_k / other.factor) > 1e-4 then
-        return nil, "Q and K are turned by other angles"
-      end
-    end
-  end
   made.tables = tables_of(turn, rows)
   return true
 end
@@ -287,7 +231,7 @@ function M.of(find, operands, heads, fail)
   if not good then as_they_are(operands, made, why) end
   for _, letter in ipairs { "q", "k", "v" } do
     local operand = operands[letter]
-    local count = operand.product and rows_agree(operand, heads) and grouped(operand, heads)
+    local count = operand.product and grouped(operand, heads)
     local own, because
     if count then own, because = read_columns(operand, heads, count, letter ~= "v" and made.order) end
     operand.why = operand.why or because
