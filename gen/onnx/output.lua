@@ -59,30 +59,15 @@ local function context_index(elements, value, i, context)
   return form[1][2]
 end
 
--- Whether a projection reads the context head by head; and whether its rows are [rows][batch].
+-- Whether a projection reads the context head by head, by its second row; and whether its rows are [rows][batch].
 local function output_rows(work, product)
-  local scores, heads, leads = work.scores, work.heads, work.leads
-  local v, width = scores.values, scores.values.columns
-  if product.width ~= heads.count * width then return false end
-  local taken = {}
-  for l = 1, scores.product.leads do
-    for _, row in ipairs(edges(v.rows)) do
-      local at = heads.batch[l] * v.rows + row
-      for _, i in ipairs(edges(width)) do
-        taken[#taken + 1] = { row = at, column = heads.head[l] * width + i,
-                              wanted = v.lead_out[leads[l]] + row * v.row_out + i * v.column_out }
-      end
-    end
-  end
-  for _, rows_first in ipairs { false, true } do
-    local good = true
-    for _, entry in ipairs(taken) do
-      local batch, row = entry.row // v.rows, entry.row % v.rows
-      local at = rows_first and row * heads.batches + batch or entry.row
-      local index = good and context_index(work.find.elements, product.x, product.x_at(at, entry.column), v.out)
-      good = good and index == entry.wanted
-    end
-    if good then return true, rows_first end
+  local scores, heads = work.scores, work.heads
+  local v = scores.values
+  if product.width ~= heads.count * v.columns then return false end
+  local row = v.rows > 1 and 1 or 0
+  for _, at in ipairs { row, row * heads.batches } do
+    local index = context_index(work.find.elements, product.x, product.x_at(at, 0), v.out)
+    if index == v.lead_out[work.leads[1]] + row * v.row_out then return true, at ~= row end
   end
   return false
 end
@@ -96,16 +81,17 @@ local function added(find, product, value)
   local count = 1
   for _, size in ipairs(find.elements.shapes[other] or { 0 }) do count = count * size end
   if not shape or count ~= product.columns and count ~= 1 then return nil end
-  for _, row in ipairs(edges(product.rows)) do
-    local i = row * product.columns
-    for column = 0, product.columns - 1 do
-      local _, own = product.cell(i + column)
-      local x = find.elements:operand(node, node.inputs[1] == value and 2 or 1, node.outputs[1], i + column)
+  local i, left = 0, product.columns * math.min(2, product.rows) -- of the first two rows
+  while left > 0 do
+    local row, own = product.cell(i)
+    if row < 2 then
+      local x = find.elements:operand(node, node.inputs[1] == value and 2 or 1, node.outputs[1], i)
       if type(x) ~= "number" or bias[own + 1] and bias[own + 1] ~= x then return nil end
-      bias[own + 1] = x
+      bias[own + 1], left = x, left - 1
     end
+    i = i + 1
   end
-  return #bias == product.columns and bias or nil, node.outputs[1]
+  return bias, node.outputs[1]
 end
 
 -- The first value from this one on whose rows are [batch][rows][width], rather one with these axes, and rather one
