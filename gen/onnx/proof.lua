@@ -351,7 +351,7 @@ local function prove(find, layer, whole)
     if number == 1 and not why and tolerance(self, scores) > BLUNT then
       why = ("its scores are as large as %.1e, so that roundings hide what it computes"):format(scores)
     end
-    if why or spent > ENOUGH then break end
+    if why or spent > ENOUGH and not layer.wary then break end
   end
   for name, memory in pairs(self.weights) do
     if name ~= "in_out" then memory:free() end

@@ -1,13 +1,12 @@
 -- What a Softmax between two products looks like in an ONNX graph: a layer, which is believed only once
 -- gen/onnx/proof.lua has evaluated it.
 --
---   propose(find, softmax, given, left, why) -> layer of gen/onnx/layers.lua, with `scale` beside its keys, and mask_keys;
---                                          raises why a Softmax is no layer, as a text
+--   propose(find, softmax, given, left, why) -> layer of gen/onnx/layers.lua, with `scale` beside its keys, and
+--                                               mask_keys; raises why a Softmax is no layer, as a text
 --     find     { graph, elements, norms, masks }
 --     left     letters of what is taken as it is: inputs q, k and v, the context o, masks m
 --     why      it is, or nil
 
-local graph_indices = require "onnx.indices"
 local graph_inputs = require "onnx.inputs"
 local graph_masks = require "onnx.masks"
 local graph_nodes = require "onnx.nodes"
@@ -31,19 +30,7 @@ local function value_leads(scores, fail)
   if p.leads ~= v.leads or p.rows ~= v.rows or p.columns ~= v.inner or p.column_out ~= 1 or p.row_out ~= p.columns then
     fail "the product with values has other axes than the scores"
   end
-  local rows, keys = graph_indices.edges(p.rows), graph_indices.edges(p.columns)
-  for l = 1, v.leads do
-    local at = scores.weight_at(v.lead_a[l])
-    for _, row in ipairs(rows) do
-      for _, key in ipairs(keys) do
-        local i = at + row * p.columns + key
-        if scores.at(i) ~= i or scores.weight_at(v.lead_a[l] + row * v.row_a + key * v.inner_a) ~= i then
-          fail "the axes of scores are transposed before values are weighted"
-        end
-      end
-    end
-    leads[at // (p.rows * p.columns) + 1] = l
-  end
+  for l = 1, v.leads do leads[scores.weight_at(v.lead_a[l]) // (p.rows * p.columns) + 1] = l end
   return leads
 end
 
@@ -247,7 +234,7 @@ function M.propose(find, softmax, given, left, why)
   heads.factors = scores.factors and factors_by_head(scores.factors, heads)
   local weights = graph_weights.of(find, operands, heads, refuse)
   layer:read_keys(scores, operands, heads, left:find "m" ~= nil)
-  layer.softmax, layer.shapes = softmax, find.elements.shapes
+  layer.softmax, layer.shapes, layer.wary = softmax, find.elements.shapes, scores.wary
   layer.extents = { b = heads.batches, h = heads.count, q = scores.product.rows, k = scores.product.columns }
   local factor = add_ends { find = find, layer = layer, scores = scores, operands = operands, heads = heads,
     leads = leads, weights = weights, fail = refuse, left = left }

@@ -7,6 +7,7 @@
 --     masks                     a list of { value, kind, hidden, at }
 --       kind, hidden            "add" or "bool"; whether true hides a key
 --       at(i)                   the index in the mask of element i of the softmax, or nil
+--     wary                      whether a condition clears weights
 --     at(i)                     the index in the product of element i of the softmax
 --     weight_at(i)              the index in the softmax of element i of the weights in `values` }
 --   fail(format, ...)           raises why it is no attention that is known
@@ -167,8 +168,8 @@ function back.Add(self, node, value)
   return node.inputs[k]
 end
 
--- Whether all numbers of a value are such. Of one that is repeated one is looked at.
-local function all_are(self, name, good)
+-- Whether all numbers of a value hide a key. Of one that is repeated one is looked at.
+local function all_hide(self, name)
   local elements = self.elements
   for _ = 1, DEPTH do
     local source = elements:source(name)
@@ -179,14 +180,14 @@ local function all_are(self, name, good)
   local count = maker and maker.op == "ConstantOfShape" and 1 or shape and indices.count(shape) or 0
   for i = 0, math.min(count, M.MOST) - 1 do
     local x = elements:at(name, i)
-    if type(x) ~= "number" or not good(x) then return false end
+    if type(x) ~= "number" or x > M.HIDDEN then return false end
   end
   return count > 0 and count <= M.MOST
 end
 
 function back.Where(self, node, value)
   local k = side(self, node)
-  if not all_are(self, node.inputs[5 - k], function(x) return x <= M.HIDDEN end) then
+  if not all_hide(self, node.inputs[5 - k]) then
     self.fail("Where sets scores to what is not as low as -10000")
   end
   add_mask(self, node, value, node.inputs[1], { kind = "bool", hidden = k == 3 })
@@ -194,8 +195,6 @@ function back.Where(self, node, value)
 end
 
 function back.Tanh(self, node)
-  if self.softcap then self.fail("two tanh") end
-  if #self.factors > 0 then self.fail("tanh is multiplied by %s, which is no number", self.factors[1].value) end
   self.softcap, self.scale = self.scale, 1
   return node.inputs[1]
 end
@@ -250,49 +249,14 @@ end
 
 -- ---- forward ----
 
-local same_flags = { Cast = true, Expand = true, Identity = true }
-
--- A condition and whether it is such, without the nodes that negate or repeat it.
-local function plain_condition(self, name, flag)
-  for _ = 1, DEPTH do
-    local node = self.graph.makers[name]
-    if not node or node.op ~= "Not" and not same_flags[node.op] then break end
-    if node.op == "Not" then flag = not flag end
-    name = node.inputs[1]
-  end
-  return name, flag
-end
-
--- Whether weights are hidden where a condition is `flag`: those that are no numbers, those that a mask hides, and rows
--- of which all scores are hidden.
-local function hides(self, condition, flag, weights)
-  condition, flag = plain_condition(self, condition, flag)
-  local graph, shape = self.graph, self.elements.shapes[condition]
-  local node = graph.makers[condition]
-  if node and node.op == "IsNaN" then return flag and node.inputs[1] == weights end
-  for _, mask in ipairs(self.masks) do
-    local name, hidden = plain_condition(self, mask.value, mask.hidden)
-    if mask.kind == "bool" and name == condition and hidden == flag then return true end
-  end
-  return shape ~= nil and shape[#shape] == 1
-    and graph_nodes.is_made_of(graph, condition, self.softmax.inputs[1])
-end
-
--- Whether weights pass a Where as they are: it clears those that are hidden anyhow.
-local function clears(self, node, value)
-  for k = 2, 3 do
-    if node.inputs[k] == value and hides(self, node.inputs[1], k == 3, value)
-        and all_are(self, node.inputs[5 - k], function(x) return x == 0 end) then
-      return true
-    end
-  end
-  self.why = "Where clears weights that no mask hides"
-  return false
-end
-
--- Whether a node leaves weights as they are, or will where they come back from integers.
+-- Whether a node may leave weights as they are, or will where they come back from integers. A Where clears those that
+-- are hidden anyhow, or no numbers.
 local function keeps(self, node, value)
-  if node.op == "Where" then return clears(self, node, value) end
+  if node.op == "Where" then
+    local maker = self.graph.makers[node.inputs[1]]
+    self.wary = self.wary or not maker or maker.op ~= "IsNaN"
+    return node.inputs[1] ~= value
+  end
   return node.op == "Cast" or node.op == "QuantizeLinear"
     or node.op == "DequantizeLinear" and self.elements:source(node.outputs[1])
 end
@@ -324,13 +288,7 @@ local function factors_of(self, product)
   for l = 1, #self.factors > 0 and product.leads or 0 do
     all[l] = 1
     for _, factor in ipairs(self.factors) do
-      local first = (l - 1) * size
-      local index = factor.at(first)
-      for _, i in ipairs { product.columns - 1, size - product.columns, size - 1 } do
-        if factor.at(first + i) ~= index then
-          self.fail("scores are multiplied by %s, which is no number for each head", factor.value)
-        end
-      end
+      local index = factor.at((l - 1) * size)
       local x = self.elements:at(factor.value, index)
       if type(x) ~= "number" or x == 0 then
         self.fail("scores are multiplied by %s, which is no constant", factor.value)
@@ -360,11 +318,11 @@ function M.of(elements, softmax, fail)
   if not is_last_axis(elements, softmax) then fail("its axis is not the last one") end
   local product = read_scores(self)
   local values, steps = read_values(self, softmax.outputs[1], {}, DEPTH)
-  if not values then fail(self.why or "no product with values reads it") end
+  if not values then fail "no product with values reads it" end
   local scale = self.scale * product.factor
   if self.softcap then scale = scale * self.softcap end
   return { product = product, values = values, scale = scale, softcap = self.softcap, masks = self.masks,
-           factors = factors_of(self, product),
+           factors = factors_of(self, product), wary = self.wary,
            at = composed(self.steps), weight_at = composed(steps) }
 end
 

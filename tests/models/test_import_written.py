@@ -807,10 +807,9 @@ def misspelt(g):
 
 
 LEFT = [(unknown, "the axes of its input are not known, for node Compress of "),
-        (permuted_scores, "the axes of scores are transposed"), (permuted_weights, "the axes of scores are transposed"),
-        (dropped, "Where clears weights that no mask hides"), (two_values, "Where sets scores to what is not as low"),
+        *[(build, "is not what the config says") for build in (permuted_scores, permuted_weights, by_query, dropped)],
+        (two_values, "Where sets scores to what is not as low"),
         (by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
-        (by_query, "which is no number for each head"),
         (of_inputs, "a factor for each head, and Q is no projection"), (classes, "no product"),
         (misspelt, "a node or a constant of it is not as an operator has it (gen/onnx/")]
 

@@ -200,6 +200,29 @@ def test_operators_behind_each_other(tmp_path):
     assert "2 layers" in run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=5", "-o", tmp_path / "out")
 
 
+@pytest.mark.parametrize("cleared", [None, 100.0, -1e30])
+def test_rows_cleared_in_a_large_layer(cleared, tmp_path):
+    """Of a layer for which numbers are drawn once: a condition that large scores alone meet is drawn for too."""
+    g = fuzz.Graph("large")
+    x = g.input("x", g.normal(1, 640, 320))
+    parts = [g.node("Reshape", g.node("MatMul", x, g.floats(g.normal(320, 320, by=0.05))), g.ints(1, 640, 5, 64))
+             for _ in range(3)]
+    parts = [g.node("Transpose", part, perm=[0, 2, *last]) for part, last in zip(parts, ([1, 3], [3, 1], [1, 3]))]
+    scores = g.node("MatMul", *parts[:2])
+    weights = g.node("Softmax", scores, axis=-1)
+    if cleared is not None:
+        most = g.node("ReduceMax", scores, axes=[-1])
+        said = g.node("Greater" if cleared > 0 else "Less", most, g.floats(cleared))
+        weights = g.node("Where", said, g.floats(0), weights)
+    y = g.node("Reshape", g.node("Transpose", g.node("MatMul", weights, parts[2]), perm=[0, 2, 1, 3]),
+               g.ints(1, 640, 320))
+    onnx.save(g.model(g.node("Identity", y)), tmp_path / "m.onnx")
+    if cleared == 100.0:
+        assert "is not what the config says" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+    else:
+        run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+
+
 def test_a_mask_with_a_hole(tmp_path):
     """Of more numbers than are looked at one by one: causal but for one key, which only the evaluation sees. And a
     mask that hides by -10000 is an argument, for scores may be as large."""
