@@ -203,16 +203,6 @@ local function add_projections(layer)
   layer.in_out = (p.q or p.k or p.v or p.o or { in_out = true }).in_out
 end
 
--- How many projections a layer has.
-local function projections_of(layer)
-  local count = 0
-  for _ in pairs(layer.projections or {}) do count = count + 1 end
-  for matrix in pairs(layer.found and layer.found.weights or {}) do
-    if matrix:find "^w" then count = count + 1 end
-  end
-  return count
-end
-
 -- The values of the graph that the arguments of a kernel are.
 local function add_values(layer)
   local names, p, args = layer.operator.inputs, layer.projections, layer.args
@@ -237,7 +227,6 @@ local function read_operator(graph, node, from_user)
   operator.read(layer)
   add_projections(layer)
   add_values(layer)
-  layer.width = layer.keys.dk -- nil where the file does not say it
   return layer
 end
 
@@ -250,15 +239,12 @@ local function proved(find, graph, node, from_user)
   return layer
 end
 
--- Of an operator that is also written out in its products: the layer that has more projections, if its rows lie as
--- those of the operator.
+-- Of an operator that is also written out in its products that layer, unless its rows lie as [rows][batch] alone.
 local function chosen(find, graph, node, from_user, written)
+  if written and not next(written.found.swapped) then return written end
   local good, layer = pcall(proved, find, graph, node, from_user)
   if not good and (not written or type(layer) == "string") then error(layer, 0) end
-  if not written then return layer end
-  local enough = good and layer.width and
-    (next(written.found.swapped) or projections_of(layer) >= projections_of(written))
-  return enough and layer or written
+  return good and layer or written
 end
 
 -- graph: what gen/onnx/file.lua returns; from_user: { key = text } for keys that are given and win. Returns the

@@ -15,24 +15,16 @@ local M = {}
 
 local NEAR = 1e-6 -- of factors that are the same but for roundings of tables
 
--- The numbers of the heads of an operand by those of the scores, each for as many of these; nil if they are not so.
+-- How many heads an operand has: those of the scores that begin with the same column share one. Nil if not told.
 local function grouped(operand, heads)
-  local first, numbers, count, of = {}, {}, 0, {}
+  local known, count = {}, 0
   for l = 1, operand.side.leads do
     local cells = operand.cell(l, 0, 0)
     if not cells then return nil end
-    local head, column = heads.head[l], cells[1].column
-    if #cells == 2 then column = math.min(column, cells[2].column) end
-    if first[head] and first[head] ~= column then return nil end
-    first[head] = column
-    if not numbers[column] then numbers[column], count = count, count + 1 end
-    of[head] = numbers[column]
+    local column = math.min(cells[1].column, cells[#cells].column)
+    if not known[column] then known[column], count = true, count + 1 end
   end
-  if heads.count % count ~= 0 then return nil end
-  for head = 0, heads.count - 1 do
-    if of[head] ~= head // (heads.count // count) then return nil end
-  end
-  return count
+  return heads.count % count == 0 and count or nil
 end
 
 -- The lead of the first sequence that a head of an operand is read by.
@@ -97,9 +89,6 @@ local function read_gains(find, operand, made, width)
   end
   if norm.width ~= width then return nil end
   for at = 1, width do gains[at] = gain(made.elements[at]) end
-  for at = 1, count do
-    if made.elements[at] ~= made.elements[(at - 1) % width + 1] then return nil end
-  end
   return "head", own and gains or nil
 end
 
