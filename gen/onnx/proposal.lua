@@ -31,6 +31,9 @@ local function value_leads(scores, fail)
     fail "the product with values has other axes than the scores"
   end
   for l = 1, v.leads do leads[scores.weight_at(v.lead_a[l]) // (p.rows * p.columns) + 1] = l end
+  for l = 1, v.leads do
+    if not leads[l] then fail "the axes of scores are transposed before values are weighted" end
+  end
   return leads
 end
 
@@ -74,11 +77,7 @@ end
 -- By head, from 0, what its scores are multiplied by.
 local function factors_by_head(factors, heads)
   local by = {}
-  for l, factor in ipairs(factors) do
-    local head = heads.head[l]
-    if by[head] and by[head] ~= factor then refuse("scores of a head are multiplied by different numbers") end
-    by[head] = factor
-  end
+  for l, factor in ipairs(factors) do by[heads.head[l]] = factor end
   return by
 end
 

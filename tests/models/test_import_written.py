@@ -781,6 +781,12 @@ def permuted_scores(g): return unlike(g, scores=lambda x: permuted(g, x))
 def permuted_weights(g): return unlike(g, weights=lambda x: permuted(g, x))
 
 
+def mixed_heads(g):
+    """Rows of weights that are shared out among heads in another order."""
+    return unlike(g, weights=lambda x: g.node("Reshape", g.node("Transpose", x, perm=[0, 2, 1, 3]),
+                                              g.ints(BATCH, g.h, 8, 8)))
+
+
 def dropped(g):
     """Weights that are cleared where no mask hides them."""
     seen = g.input("seen", np.ones((BATCH, 1, 1, 8), bool))
@@ -808,7 +814,7 @@ def misspelt(g):
 
 LEFT = [(unknown, "the axes of its input are not known, for node Compress of "),
         *[(build, "is not what the config says") for build in (permuted_scores, permuted_weights, by_query, dropped)],
-        (two_values, "Where sets scores to what is not as low"),
+        (mixed_heads, "the axes of scores are transposed"), (two_values, "Where sets scores to what is not as low"),
         (by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
         (of_inputs, "a factor for each head, and Q is no projection"), (classes, "no product"),
         (misspelt, "a node or a constant of it is not as an operator has it (gen/onnx/")]
