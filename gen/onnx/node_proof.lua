@@ -152,7 +152,10 @@ local function tried(find, layer, whole)
   if not record then return nil end -- the width of a head is not known, and the config is refused
   local own = { graph = around(layer, record.past), elements = { shapes = shapes } }
   own.graph.tools = find.graph.tools
-  return proof.prove(own, record, whole)
+  local good, why, large = pcall(proof.prove, own, record, whole)
+  if good then return why, large end
+  if type(why) ~= "string" or why:find("not enough memory", 1, true) then error(why, 0) end
+  return "it is not evaluated: " .. why:gsub("^gen/[^:]+:%d+: ", "")
 end
 
 function M.prove(find, layer)

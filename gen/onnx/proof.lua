@@ -137,7 +137,7 @@ local function config_of(layer)
   for key, value in pairs(layer.keys) do keys[key] = value end
   for key, value in pairs(layer.mask_keys) do keys[key] = value end
   keys.seq, keys.seq_kv, keys.batch, keys.isa, keys.scale = extents.q, extents.k, extents.b, "scalar", layer.scale
-  if keys.attention ~= "cross" then keys.seq_kv = nil end
+  if layer.inputs.past_k then keys.cache = "append" elseif keys.attention ~= "cross" then keys.seq_kv = nil end
   return config.load(nil, model_layers.key_list(keys))
 end
 

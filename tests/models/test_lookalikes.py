@@ -110,6 +110,11 @@ def test_masks_of_operators(tmp_path):
             run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
 
 
+def with_microsoft(model):
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
 def of_microsoft(op, names, rows, **attributes):
     """A graph of one operator of com.microsoft, with rows of two heads of 16."""
     inputs = [(name, T.FLOAT, [2, rows[name], 32]) if name in rows else
@@ -184,6 +189,20 @@ def test_caches(number, tmp_path):
     assert all(f" {word}" in text for word in words.split()), text
 
 
+def test_a_cache_of_one_matrix(tmp_path):
+    """Q, K and V of one projection, turned behind keys of earlier runs."""
+    g = fuzz.Graph("joint")
+    x = g.node("MatMul", g.input("x", g.normal(2, 1, 12)), g.floats(g.normal(12, 128)))
+    past = [g.input(name, g.normal(2, 2, 3, 16)) for name in ("pk", "pv")]
+    lengths = [g.input("lengths", np.full(2, 3, "i4")), g.input("total", np.int32(4))]
+    tables = [g.floats(g.normal(16, 8)) for _ in range(2)]
+    y, *_ = g.node("GroupQueryAttention", x, "", "", *past, *lengths, *tables, outputs=3, domain="com.microsoft",
+                   num_heads=4, kv_num_heads=2, do_rotary=1)
+    onnx.save(with_microsoft(g.model(y)), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "cache=append", "seq_kv=9", "-o", tmp_path / "out")
+    assert " rope=half" in text and " project=qkv" in text, text
+
+
 def test_operators_behind_each_other(tmp_path):
     """Rows of the second are those that the first makes, as the constants of a Reshape between them say."""
     g = fuzz.Graph("chain")
@@ -194,9 +213,7 @@ def test_operators_behind_each_other(tmp_path):
         how = [dict(num_heads=2), dict(num_heads=2, kv_num_heads=2)][layer]
         more = ["", "", g.constant(np.full(3, 4, "i4")), g.constant(np.int32(5))] if layer else []
         x = g.node(["MultiHeadAttention", "GroupQueryAttention"][layer], q, k, v, *more, domain="com.microsoft", **how)
-    model = g.model(x)
-    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
-    onnx.save(model, tmp_path / "m.onnx")
+    onnx.save(with_microsoft(g.model(x)), tmp_path / "m.onnx")
     assert "2 layers" in run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=5", "-o", tmp_path / "out")
 
 
