@@ -6,7 +6,7 @@
 --     layer    of gen/onnx/operators.lua
 --
 -- Masks and lengths that the command line replaces are left out, and keys of earlier runs where it has no cache.
--- Numbers of rows are those of the graph where it tells them.
+-- Numbers of rows are those of the graph where it tells them, unless they are too many.
 
 local indices = require "onnx.indices"
 local proof = require "onnx.proof"
@@ -14,6 +14,7 @@ local proof = require "onnx.proof"
 local M = {}
 
 local BATCH, ROWS, PAST = 2, 8, 5 -- where the graph leaves them open
+local FEW = 24 -- rows of one sequence, where all are too many
 
 -- ---- the node ----
 
@@ -54,7 +55,7 @@ local function rows_of(shape)
   return shape[1], shape[#shape == 4 and 3 or 2]
 end
 
-local function extents_of(layer, shapes, past)
+local function extents_of(layer, shapes, few)
   local names, keys = layer.operator.inputs, layer.keys
   local function told(letter, name)
     local b, rows = rows_of(layer:input(name) and shapes[layer:input(name)])
@@ -64,7 +65,8 @@ local function extents_of(layer, shapes, past)
   local b, q = told("q", names[1])
   local k = keys.attention == "cross" and select(2, told("k", layer.operator.keys or names[1])) or q
   b, q, k = b or BATCH, q or ROWS, k or q or ROWS
-  return { b = b, h = keys.h, q = q, k = k + past }
+  if few then b, q, k = 1, math.min(q, FEW), math.min(k, k == q and FEW or FEW + 1) end
+  return { b = b, h = keys.h, q = q, k = k }
 end
 
 -- Rows of earlier runs: as many as tables of rope leave, if there is a cache.
@@ -82,8 +84,8 @@ local function add_shapes(layer, record, shapes, past)
                   v = { extents.k - past, h_kv, keys.dv } }
   for letter, side in pairs(sides) do
     local made, value = layer.projections[letter], layer.args[letter]
-    if made and made.flat then shapes[made.x] = shapes[made.x] or { extents.b * side[1], made.width }
-    elseif made then shapes[made.x] = shapes[made.x] or { extents.b, side[1], made.width }
+    if made and made.flat then shapes[made.x] = { extents.b * side[1], made.width }
+    elseif made then shapes[made.x] = { extents.b, side[1], made.width }
     elseif layer.by_head and value then shapes[value] = { extents.b, side[2], side[1], side[3] }
     elseif value then shapes[value] = { extents.b, side[1], side[2] * side[3] } end
   end
@@ -106,8 +108,18 @@ end
 
 -- ---- the layer ----
 
--- What gen/onnx/proof.lua takes for a layer.
-local function record_of(find, layer, shapes)
+-- Multiplications of projections and scores; and the numbers that there are at a time, of weights and scores.
+local function costs_of(layer, keys, extents)
+  local scores, products, numbers = extents.b * extents.h * extents.q * extents.k, 0, 0
+  for _, made in pairs(layer.projections) do
+    products = products + extents.b * math.max(extents.q, extents.k) * made.width * made.count
+    numbers = numbers + made.width * made.all
+  end
+  return products + scores * (keys.dk + keys.dv), numbers + 4 * scores
+end
+
+-- What gen/onnx/proof.lua takes for a layer; `shapes` gets the axes of what it begins with.
+local function record_of(find, layer, shapes, few)
   local keys, mask_keys, args = {}, {}, layer.args
   for key, value in pairs(layer.keys) do
     local own = key == "mask" or key == "mask_dims"
@@ -116,7 +128,7 @@ local function record_of(find, layer, shapes)
   keys.dk = keys.dk or tonumber(layer.from_user.dk)
   keys.dv = keys.dv or tonumber(layer.from_user.dv) or keys.dk
   if not keys.dk then return nil end
-  local extents = extents_of(layer, shapes, 0)
+  local extents = extents_of(layer, find.elements.shapes, few)
   local past = past_of(layer, extents.k)
   extents.k = extents.k + past
   local inputs = { q = args.q, k = args.k, v = args.v, kv_len = keys.kv_len and args.kv_len, masks = {} }
@@ -136,23 +148,20 @@ local function record_of(find, layer, shapes)
                    mask_keys = mask_keys, weights = {}, swapped = {}, extents = extents, past = past,
                    given_values = given, scale = layer.scale or keys.dk ^ -0.5,
                    by_head = { k = projected.k and 1 or h_kv, v = projected.v and 1 or h_kv },
-                   part = setmetatable({ in_out = true }, { __index = layer }),
-                   numbers = 6 * extents.b * extents.h * extents.q * extents.k }
-  local made = projected.q
-  if not layer.operator.keys and made then -- the operator multiplies itself
-    record.products = extents.b * extents.q * made.width * made.all
-  end
+                   part = setmetatable({ in_out = true }, { __index = layer }) }
+  record.products, record.numbers = costs_of(layer, keys, extents)
   add_shapes(layer, record, shapes, past)
   return record
 end
 
-local function tried(find, layer, whole)
-  local shapes = setmetatable({}, { __index = find.elements.shapes })
-  local record = record_of(find, layer, shapes)
+local function tried(find, layer, few)
+  local tensors, shapes = layer.graph.tensors, {}
+  setmetatable(shapes, { __index = function(_, name) return tensors[name] and tensors[name].shape end })
+  local record = record_of(find, layer, shapes, few)
   if not record then return nil end -- the width of a head is not known, and the config is refused
   local own = { graph = around(layer, record.past), elements = { shapes = shapes } }
   own.graph.tools = find.graph.tools
-  local good, why, large = pcall(proof.prove, own, record, whole)
+  local good, why, large = pcall(proof.prove, own, record, few)
   if good then return why, large end
   if type(why) ~= "string" or why:find("not enough memory", 1, true) then error(why, 0) end
   return "it is not evaluated: " .. why:gsub("^gen/[^:]+:%d+: ", "")
@@ -161,7 +170,7 @@ end
 function M.prove(find, layer)
   local why, large = tried(find, layer)
   if not large then return why end
-  return (tried(find.few(), layer, true))
+  return (tried(find, layer, true))
 end
 
 return M

@@ -203,6 +203,17 @@ def test_a_cache_of_one_matrix(tmp_path):
     assert " rope=half" in text and " project=qkv" in text, text
 
 
+def test_many_rows(tmp_path):
+    """Of an operator whose scores are too many to be evaluated fewer rows are, though the graph has all in all runs."""
+    g = fuzz.Graph("many")
+    x = g.input("x", g.normal(2, 1500, 160))
+    parts = [g.node("MatMul", x, g.floats(g.normal(160, 160))) for _ in "qkv"]
+    y = g.node("MultiHeadAttention", *parts, domain="com.microsoft", num_heads=20)
+    onnx.save(with_microsoft(g.model(y)), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+    assert "seq=1500" in text and " project=qkv" in text, text
+
+
 def test_operators_behind_each_other(tmp_path):
     """Rows of the second are those that the first makes, as the constants of a Reshape between them say."""
     g = fuzz.Graph("chain")
