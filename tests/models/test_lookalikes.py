@@ -36,7 +36,17 @@ def three(g, value, shape):
     return g.node("Max", value, g.floats(-1e30), g.floats(0.3)), "Max of three"
 
 
+def without_keys(to):
+    """Row 2 sees no key, in each run."""
+    def change(g, value, shape):
+        seen = np.ones(shape[2:], bool)
+        seen[2] = False
+        return g.node("Where", g.constant(seen), value, g.floats(to)), f"a row of {to}"
+    return change
+
+
 KINDS = {
+    "a row of -inf": {"masked": without_keys(-np.inf)}, "a row of -10000": {"scaled": without_keys(-1e4)},
     "norm of values": {"vr": fuzz.norm("rms")}, "layer norm of values": {"v": fuzz.layer_norm},
     "rows of x": {"x": swapped(1)}, "rows of K": {"kt": swapped(2)}, "a row of V": {"vt": along("Mul", 2, 2)},
     "a row of Q": {"q": along("Add", 1, 2)}, "a row of the context": {"cr": along("Mul", 1, 2)},
