@@ -362,6 +362,7 @@ COVER = [
     "h=4 h_kv=2 dk=6 dv=3 seq=3 seq_kv=21 project=none layout=bhsd batch=2 io_dtype=f16",
     "h=2 d_model=7 dk=5 dv=3 seq=2 seq_kv=23 attention=cross cache=fixed io_dtype=bf16 unroll=full",
     "h=2 d_model=24 dk=16 seq=34 io_dtype=bf16",
+    "h=1 d_model=5 dk=37 seq=5 k_block=16 fold=off unroll=full",
     "h=2 d_model=9 dk=10 seq=19 k_block=16 io_dtype=f16",  # merged weights
     "h=2 d_model=6 dk=32 seq=6 k_width=7 attention=cross io_dtype=bf16",  # and keys that are inputs
     "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=5 seq_kv=37 cache=append cache_dtype=int8 causal=true q_len=true rope=half",

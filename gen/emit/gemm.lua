@@ -163,22 +163,28 @@ local function started(t, tile, word, by_products)
   return sums
 end
 
--- A tile whose sums are long: those of each chunk of K steps begin at zero, and are added to the tile's.
+-- A tile whose sums are long: those of each chunk of K steps begin at zero, and are added to the tile's. Chunks of
+-- straight-line code follow each other, for pointers do not move in a function without loops.
 local function in_chunks(t, tile)
   local chunks = tile.chunks
   local function of_tile(fields) return setmetatable(fields, { __index = tile }) end
   local acc = started(t, of_tile { chains = 1 }, "acc")[1]
-  local function add(n)
+  local straight = chunks.size <= tile.unroll
+  local function add(n, from)
     local part = of_tile { steps = n, init = false, rest = false }
     local sums = started(t, part, "part")
-    local behind = n
-    if n <= part.unroll then
-      block(t, part, sums, n, 0)
+    if straight then
+      steps(t, part, sums, { from = from, count = n, base = 0, tagged = true })
     else
-      in_loop(t, part, sums)
-      behind = n % part.unroll
+      local behind = n
+      if n <= part.unroll then
+        block(t, part, sums, n, 0)
+      else
+        in_loop(t, part, sums)
+        behind = n % part.unroll
+      end
+      if behind > 0 then advance(t, part, behind) end
     end
-    if behind > 0 then advance(t, part, behind) end
     local total = joined(t, part, sums)
     for r = 0, rows_of_sums(tile) - 1 do
       for c in ipairs(tile.vecs) do t:update(acc[r][c], tile.scheme.does.add, acc[r][c], total[r][c]) end
@@ -186,8 +192,12 @@ local function in_chunks(t, tile)
   end
   t:open(name_of_sums(tile), "Adds the products of all K steps to the sums of a tile, chunk by chunk.")
   local equal = chunks.last == chunks.size and chunks.count or chunks.count - 1
-  t:loop("chunk", equal, function() add(chunks.size) end)
-  if equal < chunks.count then t:scope(function() add(chunks.last) end) end
+  if straight then
+    for i = 0, equal - 1 do t:scope(function() add(chunks.size, i * chunks.size) end) end
+  else
+    t:loop("chunk", equal, function() add(chunks.size) end)
+  end
+  if equal < chunks.count then t:scope(function() add(chunks.last, equal * chunks.size) end) end
   t:close()
   return acc
 end
