@@ -13,17 +13,14 @@ local tensors = require "model.tensors"
 local weights = require "command.weights"
 local wording = require "base.wording"
 
-local names = matrices.of_field -- as packing has them, by those of mhagen_weights
-local fields = {}
-for i, name in ipairs(matrices.names) do fields[i] = matrices.field_of[name] end
-local name_list = table.move(fields, 1, #fields, 1, {})
-table.sort(name_list) -- so that suggestions do not depend on the order of pairs
+local known = {}
+for _, name in ipairs(matrices.names) do known[name] = true end
 local switches = { ["true"] = true, ["false"] = true } -- alibi and sink are keys of a config too
 
 -- A word that is closest to the name of a matrix; what else is wrong with keys the config says.
 local function refuse_misspelt(name, value)
-  local ok, e = pcall(config.check_key, name, name_list, value)
-  if not ok and (type(e) ~= "table" or names[e.meant]) then error(e, 0) end
+  local ok, e = pcall(config.check_key, name, matrices.names, value)
+  if not ok and (type(e) ~= "table" or known[e.meant]) then error(e, 0) end
 end
 
 -- The words of a config, and the files by the names of matrices.
@@ -31,7 +28,7 @@ local function divide(arguments)
   local keys, files = {}, {}
   for _, argument in ipairs(arguments) do
     local name, value = argument:match("^([^=]*)=(.*)$")
-    if names[name] and not switches[value] then
+    if known[name] and not switches[value] then
       if files[name] then error({ message = name .. ": is given twice" }, 0) end
       files[name] = value
     else
@@ -42,15 +39,15 @@ local function divide(arguments)
   return keys, files
 end
 
--- Tensors of the wanted sizes as parts; those of one row may have any axes. 
+-- Tensors of the wanted sizes as parts; those of one row may have any axes.
 local function parts_of(cfg, files, in_out)
   local parts, sizes = {}, matrices.sizes(cfg)
   for name in pairs(files) do
-    local size = sizes[names[name]]
+    local size = sizes[name]
     if not size or size[1] * size[2] == 0 then error({ message = name .. ": the kernel has no such matrix" }, 0) end
   end
   for name, tensor in pairs(weights.find_tensors(files)) do
-    local size = sizes[names[name]]
+    local size = sizes[name]
     local matrix, rows, columns = name:find("^w"), size[1], size[2]
     if not in_out and matrix then rows, columns = columns, rows end
     local part = { tensor = tensor, features = rows, width = columns, blocks = 1, count = rows, first = 0, step = rows }
@@ -67,11 +64,11 @@ local function parts_of(cfg, files, in_out)
         tensors.shape_text(rows == 1 and { columns } or wanted),
         other and matrix and ("; see --layout %s"):format(in_out and "out_in" or "in_out") or "")
     end
-    parts[names[name]] = part
+    parts[name] = part
   end
   local missing = {}
   for _, need in ipairs(matrices.needs(cfg)) do
-    if not parts[names[need.pointer]] then missing[#missing + 1] = need.pointer end
+    if not parts[need.pointer] then missing[#missing + 1] = need.pointer end
   end
   if #missing > 0 then
     error({ message = ("%s %s missing: %s=FILE.npy or %s=FILE.safetensors:TENSOR"):format(table.concat(missing, ", "),
@@ -152,6 +149,6 @@ return {
   name = "pack", run = run, options = options,
   summary = "Write the packed weights of one kernel, from single matrices.",
   about = "Example: mhagen pack minilm.lua wq=wq.npy wk=a.safetensors:key.weight wv=v.npy wo=o.npy -o a.packed\n" ..
-    wording.hung("NAME is one of mhagen_weights: ", table.concat(fields, ", ") .. ".", 0) ..
+    wording.hung("NAME is one of mhagen_weights: ", table.concat(matrices.names, ", ") .. ".", 0) ..
     "\nFILE is FILE.npy, FILE.npz:NAME, FILE.safetensors:TENSOR, FILE.gguf:TENSOR or FILE.bin:TENSOR.",
 }

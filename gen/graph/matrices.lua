@@ -1,11 +1,11 @@
 -- The given matrices of a kernel. Whatever lists matrices reads this.
 --
---   name       in packing
---   field      of mhagen_weights, where that is named otherwise
+--   name       of the pointer in mhagen_weights
 --   size(cfg)  rows and columns, where y = x W; nothing for a config without the matrix
 --   projects   the letter of `project` that asks for it
 --   required   a null pointer is an error
---   null       what it stands for else: zeros, ones, cosines or sines of the angles of rope; or what a score row says
+--   null       what it stands for else: zeros, ones, cosines or sines of the angles of rope; a row of gen/score may
+--              have numbers of its own
 --   table      of rope, which `rope_tables=apart` packs by itself
 
 local kinds = require "options.kinds"
@@ -45,27 +45,22 @@ local function table_of_rope(name, null)
   end }
 end
 
--- A number for each head.
-local function of_heads(name, key)
-  return { name = name, field = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
+-- A number for each head, with the key of the same name.
+local function of_heads(key)
+  return { name = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
 
 M.list = {
   weights "q", weights "k", weights "v", weights "o", bias "q", bias "k", bias "v", bias "o",
   gain("q_norm", "q_heads"), gain("k_norm", "k_heads"),
   table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
-  of_heads("slopes", "alibi"), of_heads("sink_logits", "sink"),
+  of_heads "alibi", of_heads "sink",
 }
 
-M.names = {}
--- Fields of mhagen_weights by names, and names by fields.
-M.field_of, M.of_field = {}, {}
--- The fields as tools are told of them.
-M.told = {}
+-- Their names, and the same as pointers that tools are told of.
+M.names, M.told = {}, {}
 for i, matrix in ipairs(M.list) do
-  local name, field = matrix.name, matrix.field or matrix.name
-  M.names[i], M.field_of[name], M.of_field[field] = name, field, name
-  M.told[i] = { pointer = field, required = matrix.required }
+  M.names[i], M.told[i] = matrix.name, { pointer = matrix.name, required = matrix.required }
 end
 
 -- Whether a config projects with the matrix of a letter.
@@ -95,7 +90,7 @@ end
 function M.needs(cfg)
   local list = {}
   for _, of in ipairs(M.of(cfg)) do
-    if of.matrix.required then list[#list + 1] = { pointer = M.field_of[of.matrix.name] } end
+    if of.matrix.required then list[#list + 1] = { pointer = of.matrix.name } end
   end
   return list
 end

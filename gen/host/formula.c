@@ -148,7 +148,7 @@ static mhagen_weights read_weights(lua_State *L, int index, const mhagen_kernel 
     weights.q_norm = matrix_in(L, index, "q_norm", dk * (each ? h : 1), false);
     weights.k_norm = matrix_in(L, index, "k_norm", dk * (each ? h_kv : 1), false);
   }
-  if (shape->options & MHAGEN_SINK) weights.sink = matrix_in(L, index, "sink_logits", h, false);
+  if (shape->options & MHAGEN_SINK) weights.sink = matrix_in(L, index, "sink", h, false);
   if (shape->options & MHAGEN_ROPE) {
     const int more = shape->seq > shape->seq_kv ? shape->seq - shape->seq_kv : 0; /* before all keys, or behind them */
     const size_t places = (size_t)(shape->seq_kv + more);

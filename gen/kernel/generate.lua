@@ -112,12 +112,11 @@ end
 local function matrices_text(list)
   local rows, number = {}, { [false] = "MHAGEN_NONE" }
   for i, of in ipairs(list) do
-    local numbers = {}
+    local numbers, matrix = {}, of.matrix
     for j, x in ipairs(of.instead or {}) do numbers[j] = cprint.float(x) end
-    rows[i] = ("  { offsetof(mhagen_weights, %s), %d, %d, MHAGEN_%s, %s },"):format(matrices.field_of[of.matrix.name],
-      of.rows, of.columns, of.matrix.null:upper(),
-      numbers[1] and ("(const float[]){\n%s\n  }"):format(cprint.list(numbers, "    ")) or "NULL")
-    number[of.matrix.name] = ("%d"):format(i - 1)
+    rows[i] = ("  { offsetof(mhagen_weights, %s), %d, %d, MHAGEN_%s, %s },"):format(matrix.name, of.rows, of.columns,
+      matrix.null:upper(), numbers[1] and ("(const float[]){\n%s\n  }"):format(cprint.list(numbers, "    ")) or "NULL")
+    number[matrix.name] = ("%d"):format(i - 1)
   end
   return rows, number
 end
@@ -153,8 +152,8 @@ end
 -- A table of packing and the fields that lead to it; without rows there is neither. Tables apart have `tables_` in the
 -- place of `pack_`.
 local packing_tables = {
-  { doc = "pointer, rows, columns, numbers of a null pointer", type = "mhagen_matrix", name = "pack_matrices",
-    pointer = "matrices" },
+  { doc = "pointer, rows, columns, what a null one has, its own numbers", type = "mhagen_matrix",
+    name = "pack_matrices", pointer = "matrices" },
   { doc = "a, transposed?, b, transposed?, row, column, first, inner", type = "mhagen_pack_term",
     name = "pack_terms", pointer = "terms" },
   { doc = "to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first }",

@@ -110,7 +110,7 @@ local function list(rows) return table.concat(rows, "\n") end
 local function fields(cfg, test)
   local weights, args = {}, {}
   for i, name in ipairs(test.matrices) do
-    weights[i] = ("    .%s = numbers + %d,"):format(matrices.field_of[name], test.arrays[name].first)
+    weights[i] = ("    .%s = numbers + %d,"):format(name, test.arrays[name].first)
   end
   for _, name in ipairs(test.inputs) do
     local array = test.arrays[name]

@@ -316,7 +316,7 @@ M.rows = {
       "full_attention sliding_attention", defaults = { rms_norm_eps = 1e-5, sliding_window = 4096 } },
   { types = { "gpt_oss" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 150000 }), window(k.even),
                                                            always { sink = true }),
-                                            { more = { sink_logits = "sinks" } }),
+                                            { more = { sink = "sinks" } }),
     defaults = { num_key_value_heads = 8, head_dim = 64, sliding_window = 128, rope_scaling = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }

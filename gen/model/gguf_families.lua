@@ -207,7 +207,7 @@ local rows = {
     harmless = "logit_scale embedding_scale residual_scale" },
   { types = { "smollm3" }, stacks = decoder(some_rope "interleaved") },
   { types = { "gpt-oss" }, stacks = decoder(joined(sliding { period = 2 }, always { sink = true }),
-                                            { more = { sink_logits = "attn_sinks.weight" } }) },
+                                            { more = { sink = "attn_sinks.weight" } }) },
   -- llama.cpp switches its window off, for converters write a wrong one.
   { types = { "phi3" }, harmless = "attention.sliding_window", stacks = decoder(rope "half", {
     frequencies = { "rope_factors_short.weight", "rope_factors_long.weight" } }) },

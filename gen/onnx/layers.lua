@@ -32,7 +32,7 @@
 --   softmax     its Softmax node
 --   shapes      { value = axes } of all values, with numbers for what is open
 --   extents     { b, h, q, k } of its scores in these
---   wary        a condition clears weights: it may depend on how large scores are
+--   conditions  values that say which weights are cleared, perhaps by how large scores are; or nil
 
 local bodies = require "onnx.bodies"
 local constants = require "onnx.constants"

@@ -23,10 +23,17 @@ local function plain(graph, value)
   return value
 end
 
-local one = { Sqrt = true, Pow = true, Reciprocal = true, Cast = true, Identity = true, Expand = true }
-local roots = { Sqrt = true, Pow = true }
+local one = { Sqrt = true, Reciprocal = true, Cast = true, Identity = true, Expand = true }
 local two = { Add = true, Max = false, Clip = false } -- eps, below the root of a mean or above that of a sum
 local kinds = { ReduceMean = "rms", ReduceL2 = "l2", ReduceSum = "l2" }
+
+-- Whether a node takes a root, perhaps one below 1; nil of a power that is none of both.
+local function root_of(elements, node)
+  if node.op ~= "Pow" then return node.op == "Sqrt" end
+  local power = elements:scalar(node.inputs[2] or "")
+  if power == -1 then return false end
+  return power and math.abs(power) == 0.5 or nil
+end
 
 -- The norm that a length is of, and the number that is added to it or is its least one; nil where it is none.
 local function length_of(elements, value)
@@ -35,14 +42,16 @@ local function length_of(elements, value)
     local node = elements.graph.makers[value]
     local kind = node and kinds[node.op]
     if not node or kind then return (not op or (op == "Add") == (kind == "rms")) and kind, eps end
-    local behind = one[node.op] and node.inputs[1]
+    local root = root_of(elements, node)
+    local behind = (one[node.op] or node.op == "Pow" and root ~= nil) and node.inputs[1]
     for k = 1, (two[node.op] == rooted or node.op == "Div") and 2 or 0 do
       local number = not behind and elements:scalar(node.inputs[k] or "")
       if number then behind = node.inputs[3 - k] end
+      if number and op and node.op ~= "Div" then return nil end
       if number and node.op ~= "Div" then eps, op = number, node.op end
     end
     if not behind then return nil end
-    value, rooted = behind, rooted or roots[node.op] or false
+    value, rooted = behind, rooted or root
   end
 end
 

@@ -106,7 +106,7 @@ operators["com.microsoft GroupQueryAttention"] = {
       layer.more.rope_cos, layer.more.rope_sin = cos, sin
     end
     if layer:input "head_sink" then
-      keys.sink, layer.more.sink_logits = true, layer:constant("head_sink", 1)
+      keys.sink, layer.more.sink = true, layer:constant("head_sink", 1)
     elseif c:number("smooth_softmax", 0) == 1 then
       keys.sink = true
     end

@@ -184,6 +184,9 @@ local function matrix_of(elements, value, rows, row, columns, column)
   local features = in_out and step or count // rows
   if features < columns or features * rows ~= count then return nil end
   local function of(c) return in_out and place(0, c) or place(0, c) // rows end
+  for _, c in ipairs(indices.edges(columns)) do
+    if of(c) >= features then return nil end
+  end
   local made = { tensor = tensor, in_out = in_out, features = features, of = of }
   if node and (node.attributes.block_size or 0) ~= 0 then
     local block, why = blocks.of_node(elements, node, tensor, in_out, features)

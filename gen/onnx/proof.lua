@@ -48,12 +48,15 @@ end
 -- themselves where they come from afar.
 local function plan_of(find, layer)
   local graph, shapes, leaves = find.graph, find.elements.shapes, inputs_of(layer)
-  local outputs, without = { layer.output }, {}
+  local outputs, without = { layer.output, table.unpack(layer.conditions or {}) }, {}
   for value in pairs(leaves) do without[value] = true end
-  for i, mask in ipairs(layer.inputs.masks) do outputs[i + 1], without[mask.value] = mask.value, true end
+  for _, mask in ipairs(layer.inputs.masks) do outputs[#outputs + 1], without[mask.value] = mask.value, true end
+  for _, name in ipairs { "q", "k", "v", "past_k", "past_v", "kv_len" } do -- where they are constants
+    outputs[#outputs + 1] = graph.tensors[layer.inputs[name] or ""] and layer.inputs[name]
+  end
   for value in pairs(layer.given_values or {}) do without[value] = true end
   local drawn, why = evaluate.plan(graph, shapes, outputs, without)
-  if not outputs[2] or layer.given_values then return drawn, why, leaves end
+  if not layer.inputs.masks[1] or layer.given_values then return drawn, why, leaves end
   local whole = evaluate.plan(graph, shapes, outputs, leaves)
   local near = whole and whole.numbers <= MOST_NUMBERS and (not drawn or
     #whole.nodes <= #drawn.nodes + NEARBY and whole.products <= drawn.products)
@@ -79,7 +82,6 @@ local HIDDEN = -math.huge
 local flags = { [true] = choice(0, 1, 1, 1), [false] = choice(0, 0, 1) }
 local added = { [true] = choice(0, 0, nil, HIDDEN, nil, 0), [false] = choice(HIDDEN, HIDDEN, nil) }
 local parts = { [true] = choice(0, 1, 1, 1, nil), [false] = choice(0, 0, 1) }
-
 local function scaled(list, by)
   local all = {}
   for i, x in ipairs(list) do all[i] = x * by end
@@ -94,8 +96,9 @@ local function kind_of(graph, name)
 end
 
 local function feed_of(self, name, draw, size, seed)
-  local arrays, shape = self.arrays, self.shapes[name]
+  local arrays, shape, keys = self.arrays, self.shapes[name], self.layer.extents.k
   local count, letter = count_of(shape), self.leaves[name]
+  if name == self.layer.inputs.kv_len then return arrays.chosen(seed, count, choice(keys, 1, keys // 2 + 1)) end
   if letter then
     local width = math.max(1, shape[#shape] or 1)
     local every = width >= 64 and SPARSE or 1
@@ -107,15 +110,12 @@ local function feed_of(self, name, draw, size, seed)
   local fed = (self.layer.given_values or {})[name]
   if fed then return arrays.numbers(count, fed) end
   local given, list = self.find.elements.given, {}
-  if given and given(name, 0) then
-    for i = 1, count do list[i] = given(name, i - 1) end
-    return arrays.numbers(list)
-  end
+  for i = 1, given and given(name, 0) and count or 0 do list[i] = given(name, i - 1) end
+  if list[1] then return arrays.numbers(list) end
   if kind_of(self.find.graph, name):find "F%d" then return arrays.chosen(seed, count, parts[draw.few]) end
   if #shape > 1 or kind_of(self.find.graph, name):find "^bool" then
     return arrays.chosen(seed, count, flags[draw.few])
   end
-  local keys = self.layer.extents.k
   return arrays.chosen(seed, count, choice(keys, 1, keys // 2 + 1))
 end
 
@@ -124,7 +124,8 @@ local function feeds_of(self, draw, size, number)
   local feeds = {}
   for i, name in ipairs(self.plan.inputs) do
     if not self.shapes[name] then error(("the axes of %s are not known"):format(wording.short(name)), 0) end
-    local integer = not self.leaves[name] and not kind_of(self.find.graph, name):find "F%d"
+    local integer = name == self.layer.inputs.kv_len
+      or not self.leaves[name] and not kind_of(self.find.graph, name):find "F%d"
     feeds[name] = { at = feed_of(self, name, draw, size, number * 64 + i), integer = integer }
   end
   return feeds
@@ -301,11 +302,30 @@ local function hides_always(find, layer)
   return layer.inputs.masks[1] ~= nil and not layer.inputs.kv_len
 end
 
+-- Those of a layer's conditions that depend on inputs which are no rows and no masks, such as ids: { value, met =,
+-- missed = whether it was true or false in a draw }.
+local function asked_conditions(find, layer, leaves)
+  local known, asked = {}, {}
+  for value in pairs(leaves) do known[value] = true end
+  for _, mask in ipairs(layer.inputs.masks) do known[mask.value] = true end
+  for _, value in ipairs(layer.conditions or {}) do
+    local plan, other = evaluate.plan(find.graph, find.elements.shapes, { value }, known), false
+    for _, name in ipairs(plan and plan.inputs or {}) do other = other or not known[name] end
+    if other then asked[#asked + 1] = { value = value } end
+  end
+  return asked
+end
+
 -- Draws, and compares; returns why they differ, and the largest score.
 local function compare(self, number, size)
   local feeds = feeds_of(self, draws[number], size, number)
   local values, why = evaluate.run(self.plan, self.arrays, feeds, constants.of, true)
   if not values then return why end
+  for _, condition in ipairs(self.asked) do
+    local at = values[condition.value].at
+    local function not_all(x) return self.arrays.difference(at, self.arrays.numbers(#at // 8, x)) > 0 end
+    condition.met, condition.missed = condition.met or not_all(0), condition.missed or not_all(1)
+  end
   local y = values[self.layer.output].at
   if self.layer.swapped.y then y = turned(self, y, self.layer.extents.q) end
   local args = arguments_of(self, feeds, values)
@@ -346,9 +366,9 @@ local function prove(find, layer, whole)
   if cfg then weights, why = tried(weights_of, find, layer, cfg) end
   if not weights then return why end
   local self = { find = find, layer = layer, plan = plan, leaves = leaves, shapes = shapes, past = past,
-                 arrays = find.graph.tools.arrays, rows = extents.k - past }
-  self.shape, self.weights = shape_of(layer, cfg, past), weights
-  self.hides_always = hides_always(find, layer)
+                 arrays = find.graph.tools.arrays, rows = extents.k - past, weights = weights,
+                 hides_always = hides_always(find, layer), asked = asked_conditions(find, layer, leaves) }
+  self.shape = shape_of(layer, cfg, past)
   local size, scores, spent = find.size or 1.0, nil, 0 -- as the layer before had it
   local cost = products + 2 * scores_of * (cfg.dk + cfg.dv)
   for number = 1, #draws do
@@ -362,7 +382,12 @@ local function prove(find, layer, whole)
     if number == 1 and not why and tolerance(self, scores) > BLUNT then
       why = ("its scores are as large as %.1e, so that roundings hide what it computes"):format(scores)
     end
-    if why or spent > ENOUGH and not layer.wary then break end
+    if why or spent > ENOUGH and not (layer.conditions and layer.conditions[1]) then break end
+  end
+  for _, condition in ipairs(self.asked) do
+    if not why and not (condition.met and condition.missed) then
+      why = ("%s clears weights, and drawn inputs do not change it"):format(wording.short(condition.value))
+    end
   end
   for name, memory in pairs(self.weights) do
     if name ~= "in_out" then memory:free() end

@@ -233,7 +233,7 @@ function M.propose(find, softmax, given, left, why)
   heads.factors = scores.factors and factors_by_head(scores.factors, heads)
   local weights = graph_weights.of(find, operands, heads, refuse)
   layer:read_keys(scores, operands, heads, left:find "m" ~= nil)
-  layer.softmax, layer.shapes, layer.wary = softmax, find.elements.shapes, scores.wary
+  layer.softmax, layer.shapes, layer.conditions = softmax, find.elements.shapes, scores.conditions
   layer.extents = { b = heads.batches, h = heads.count, q = scores.product.rows, k = scores.product.columns }
   local factor = add_ends { find = find, layer = layer, scores = scores, operands = operands, heads = heads,
     leads = leads, weights = weights, fail = refuse, left = left }

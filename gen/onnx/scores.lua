@@ -7,8 +7,7 @@
 --     masks                     a list of { value, kind, hidden, at }
 --       kind, hidden            "add" or "bool"; whether true hides a key
 --       at(i)                   the index in the mask of element i of the softmax, or nil
---     wary                      whether a condition clears weights
---     at(i)                     the index in the product of element i of the softmax
+--     conditions                values that say which weights are cleared
 --     weight_at(i)              the index in the softmax of element i of the weights in `values` }
 --   fail(format, ...)           raises why it is no attention that is known
 
@@ -253,9 +252,10 @@ end
 -- are hidden anyhow, or no numbers.
 local function keeps(self, node, value)
   if node.op == "Where" then
-    local maker = self.graph.makers[node.inputs[1]]
-    self.wary = self.wary or not maker or maker.op ~= "IsNaN"
-    return node.inputs[1] ~= value
+    local condition = node.inputs[1]
+    local maker = self.graph.makers[condition]
+    if not maker or maker.op ~= "IsNaN" then table.insert(self.conditions, condition) end
+    return condition ~= value
   end
   return node.op == "Cast" or node.op == "QuantizeLinear"
     or node.op == "DequantizeLinear" and self.elements:source(node.outputs[1])
@@ -309,7 +309,7 @@ local function behind(why) return why and (", %s,"):format(why) or "" end
 
 function M.of(elements, softmax, fail)
   local self = { elements = elements, graph = elements.graph, softmax = softmax, fail = fail, scale = 1, masks = {},
-                 steps = {}, factors = {}, products = {} }
+                 steps = {}, factors = {}, products = {}, conditions = {} }
   local unknown = elements.unknown
   if not elements.shapes[softmax.inputs[1]] then
     fail("the axes of its input are not known%s", unknown and (", for node %s (%s)%s does not say its own"):format(
@@ -322,8 +322,7 @@ function M.of(elements, softmax, fail)
   local scale = self.scale * product.factor
   if self.softcap then scale = scale * self.softcap end
   return { product = product, values = values, scale = scale, softcap = self.softcap, masks = self.masks,
-           factors = factors_of(self, product), wary = self.wary,
-           at = composed(self.steps), weight_at = composed(steps) }
+           factors = factors_of(self, product), conditions = self.conditions, weight_at = composed(steps) }
 end
 
 return M

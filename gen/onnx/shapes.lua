@@ -278,9 +278,9 @@ function rules.MultiHeadAttention(self, node, a)
   return a and #a == 3 and v and { a[1], a[2], #v == 4 and v[2] * v[4] or v[3] } or nil
 end
 
-function rules.GroupQueryAttention(_, node, a, b)
+function rules.GroupQueryAttention(_, node, a)
   local t = node.attributes
-  if not a or b then return a end
+  if not a or (node.inputs[2] or "") ~= "" then return a end
   return { a[1], a[2], a[3] // (t.num_heads + 2 * t.kv_num_heads) * t.num_heads }
 end
 

@@ -38,6 +38,7 @@ end
 local function read_turn(operand, lead, width, first)
   local turn, why = graph_turns.read(function(row, i) return operand.cell(lead, row, i) end, width, 0, operand.rows)
   if not turn then return nil, why end
+  if first and not graph_turns.same_pairs(turn, first) then return nil, "heads are turned in other pairs" end
   return turn, first and graph_turns.sign(turn, first, operand.rows) or 1
 end
 

@@ -21,7 +21,7 @@ end
 
 return {
   key = "alibi",
-  packed = { name = "slope", matrix = "slopes", doc = "slopes of alibi", scale = types.LOG2E, default = slopes },
+  packed = { name = "slope", matrix = "alibi", doc = "slopes of alibi", scale = types.LOG2E, default = slopes },
   bias = function(t, w, name, at)
     local key = at.index(t, w, "key_" .. name)
     local distance = t:op("sub", w, "distance_" .. name, key, at.origin)

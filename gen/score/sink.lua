@@ -4,6 +4,6 @@ local types = require "machine.types"
 
 return {
   key = "sink",
-  packed = { name = "sink", matrix = "sink_logits", doc = "sinks", scale = types.LOG2E },
+  packed = { name = "sink", matrix = "sink", doc = "sinks", scale = types.LOG2E },
   extra = function(t, w, name, reads) return t:op("dup", w, name, reads.sink) end,
 }

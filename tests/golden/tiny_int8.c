@@ -104,7 +104,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, numbers of a null pointer */
+/* pointer, rows, columns, what a null one has, its own numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 9, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 9, 2, MHAGEN_ZEROS, NULL },

@@ -84,7 +84,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, numbers of a null pointer */
+/* pointer, rows, columns, what a null one has, its own numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 3, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 3, 2, MHAGEN_ZEROS, NULL },

@@ -97,7 +97,7 @@ mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
-/* pointer, rows, columns, numbers of a null pointer */
+/* pointer, rows, columns, what a null one has, its own numbers */
 static const mhagen_matrix tables_matrices[] = {
   { offsetof(mhagen_weights, rope_cos), 3, 1, MHAGEN_COSINES, NULL },
   { offsetof(mhagen_weights, rope_sin), 3, 1, MHAGEN_SINES, NULL },

@@ -45,7 +45,16 @@ def without_keys(to):
     return change
 
 
+def cleared_by_ids(g, value, shape):
+    """An input that is neither rows nor a mask, and that drawn numbers do not meet."""
+    ids = np.where(np.arange(shape[3]) == 1, 50256, 7).astype("i8")
+    ids = g.input("ids", np.broadcast_to(ids, (shape[0], shape[3])).copy())
+    condition = g.node("Unsqueeze", g.node("Equal", ids, g.constant(np.int64(50256))), g.ints(1, 2))
+    return g.node("Where", condition, g.floats(0.0), value), "cleared by ids"
+
+
 KINDS = {
+    "weights cleared by ids": {"p": cleared_by_ids},
     "a row of -inf": {"masked": without_keys(-np.inf)}, "a row of -10000": {"scaled": without_keys(-1e4)},
     "norm of values": {"vr": fuzz.norm("rms")}, "layer norm of values": {"v": fuzz.layer_norm},
     "rows of x": {"x": swapped(1)}, "rows of K": {"kt": swapped(2)}, "a row of V": {"vt": along("Mul", 2, 2)},
