@@ -325,6 +325,9 @@ typedef struct mhagen_kernel {
   size_t tables_bytes; /* of args->tables; 0: the tables of rope, if there are any, are in packed */
   uint64_t tables_fingerprint; /* of how tables are packed: kernels with the same can share them */
   mhagen_status (*pack_tables)(const mhagen_weights *weights, void *tables); /* null without them */
+  const mhagen_phase *coarse; /* the same work, to the bit, in fewer and longer tasks, which keep
+                                 what they make in the caches of a core: to run instead */
+  int coarse_count;           /* its phases; 0: there is no such list */
 } mhagen_kernel;
 
 /* A bundle has kernels for different CPUs, and the functions of one kernel. Its sizes are enough
@@ -415,21 +418,37 @@ typedef struct mhagen_pool mhagen_pool;
 #define MHAGEN_MAX_THREADS 1024
 
 /* Creates a pool of `threads` threads, one of which is the caller of mhagen_run_parallel; it
- * allocates. Returns null if threads is outside 1..MHAGEN_MAX_THREADS, if memory or threads are
- * short, or if the runtime has no pool. It also returns null if rounding is not to nearest, since
- * threads inherit the mode. A process made by fork() has none of the workers: there
- * mhagen_run_parallel runs everything on the caller, and mhagen_pool_destroy only frees memory. */
+ * allocates. Zero stands for the whole CPUs that the process may use, by its affinity and by the
+ * cpu.max of its cgroups. Returns null if threads is outside 0..MHAGEN_MAX_THREADS, if
+ * memory or threads are short, or if the runtime has no pool. It also returns null if rounding is
+ * not to nearest, since threads inherit the mode. A process made by fork() has none of the workers:
+ * there mhagen_run_parallel runs everything on the caller, and mhagen_pool_destroy only frees
+ * memory. */
 MHAGEN_API mhagen_pool *mhagen_pool_create(int threads);
+
+/* The threads of a pool; 1 for null. */
+MHAGEN_API int mhagen_pool_threads(const mhagen_pool *pool);
 
 /* Ends and joins the workers. Null is allowed. */
 MHAGEN_API void mhagen_pool_destroy(mhagen_pool *pool);
 
-/* Runs the kernel on the threads of the pool. With a null pool, or a kernel that is too small to
- * gain from waking threads, the caller runs everything. The bits of the result do not depend on the
- * pool. Errors: those of mhagen_check_args; nothing is written then. */
+/* Runs the kernel on the threads of the pool, as mhagen_choose says. With a null pool, or a kernel
+ * that is too small to gain from more threads, the caller runs everything. The bits of the result
+ * do not depend on the pool. Errors: those of mhagen_check_args; nothing is written then. */
 MHAGEN_API
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool);
+
+/* How to run a kernel on at most so many threads: which list of phases takes the least time, and on
+ * how many threads, by a model of what tasks and waits cost. The kernel has no members. */
+typedef struct mhagen_choice {
+  const mhagen_phase *phases; /* the kernel's phases or its coarse ones; null: kernel->run */
+  int phase_count;
+  int threads;   /* that take part, from 1 to the asked ones */
+  double cycles; /* of a run, as the model has them */
+} mhagen_choice;
+
+MHAGEN_API mhagen_choice mhagen_choose(const mhagen_kernel *kernel, int threads);
 
 /* For generated code: a list of fills says how packed weights are made of the given ones. A fill
  * writes panel[steps][width], float32: `used` columns of a matrix, scaled and rounded once, and

@@ -485,7 +485,7 @@ MUTATIONS = [
     ("a root of two", "isa/avx512.lua", "1.04427373f", "1.04428373f"),
     ("exp2 of the lowest numbers", "tape/exp.lua", "M.lowest = -100.0", "M.lowest = -160.0"),
     ("heads that share their values", "stage/attention.lua", "kv * context_of.operand(plan).head", "0"),
-    ("keys of tasks in one place", "plan/walk.lua", "e.heads_slot, e.task_slot = e.hb, i",
+    ("keys of tasks in one place", "plan/tasks.lua", "e.heads_slot, e.task_slot = e.hb, i",
      "e.heads_slot, e.task_slot = 0, i"),
     ("batch entries in one place", "plan/walk.lua", "slot * plan.memory.entry.total", "0"),
     ("a workspace one section short", "stage/attend.lua", "statistics.count(plan))", "1)"),

@@ -5,6 +5,7 @@ local config = require "options.config"
 local cprint = require "tape.cprint"
 local describe = require "kernel.describe"
 local fingerprint = require "base.fingerprint"
+local floor = require "plan.floor"
 local fold = require "rewrite.fold"
 local isas = require "isa.init"
 local known_answer = require "kernel.known_answer"
@@ -28,17 +29,36 @@ local ways = require "way.init"
 local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
 local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
 
--- Rounds of at most `resident` batch entries, each with all phases.
-local function phase_rows(phases, plan)
+-- The cycles of a phase for a batch entry.
+local function cycles_of(phase, by_stages)
+  local cycles, known = 0, {}
+  for _, stage in ipairs(phase.stages) do
+    if not known[stage.phase] then cycles, known[stage.phase] = cycles + (by_stages[stage.phase] or 0), true end
+  end
+  return math.max(cycles, 1)
+end
+
+-- The rows of a list of phases: rounds of at most `resident` batch entries, each with all of them.
+local function phase_rows(phases, plan, by_stages)
   local rows = {}
   for first = 0, plan.cfg.batch - 1, plan.resident do
     local entries = math.min(plan.resident, plan.cfg.batch - first)
     for _, phase in ipairs(phases) do
       rows[#rows + 1] = ('  { "%s", task_%s, %d, %d, %.3g },'):format(phase.name, phase.name,
-        first * phase.per_entry, entries * phase.per_entry, entries * phase.cycles)
+        first * phase.per_entry, entries * phase.per_entry, entries * cycles_of(phase, by_stages))
     end
   end
-  return table.concat(rows, "\n")
+  return rows
+end
+
+-- What the file is filled with for the two lists of phases.
+local function phases_text(recorded)
+  local by_stages = floor.by_stages(recorded)
+  local rows = phase_rows(recorded.phases, recorded.plan, by_stages)
+  local coarse = phase_rows(recorded.coarse or {}, recorded.plan, by_stages)
+  local phases, coarse_phases = tostring(#rows), tostring(#coarse)
+  table.move(coarse, 1, #coarse, #rows + 1, rows)
+  return table.concat(rows, "\n"), phases, coarse_phases
 end
 
 -- The inputs of the self-test, and the rows of bits that it must give.
@@ -335,6 +355,7 @@ function M.kernel(cfg, answer)
   local declared, defined = answer_texts(recorded, answer)
   local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan), declared)
   local test_inputs, test_bits = test_values(test_rows)
+  local phases, phase_count, coarse_count = phases_text(recorded)
   local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
     packing_tables = tables, packing_fields = fields,
@@ -347,7 +368,8 @@ function M.kernel(cfg, answer)
       statistics.named(plan, recorded.functions)) .. recorded.functions,
     test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
     lanes = tostring(isa.lanes), finish = isa.finish or "",
-    phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),
+    phases = phases, phase_count = phase_count, coarse_count = coarse_count,
+    cpu = asked.cpu, needs = needs_table(plan, "args"),
     fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = facts, known_answer = defined,
   })
   return { header, source }, recorded

@@ -103,7 +103,7 @@ end
 
 function Counter:body(body, phase, times, known)
   for _, node in ipairs(body or {}) do
-    local visit, own = nodes[node.kind], node.phase or phase
+    local visit, own = nodes[node.kind], self.outermost and phase ~= "entry" and phase or node.phase or phase
     if visit and own ~= phase then self.entries[own] = (self.entries[own] or 0) + times end
     if visit then visit(self, node, own, times, known) end
   end
@@ -122,18 +122,31 @@ local function fullest(counts, cpu)
   return most, port, rates[port]
 end
 
+local function count(recorded, cpu, outermost)
+  local c = setmetatable({ plan = recorded.plan, target = { isa = recorded.plan.isa, cpu = cpu }, phases = {},
+                           entries = {}, deciding = {}, outermost = outermost }, Counter)
+  for _, fn in ipairs(recorded.tape.functions) do
+    if fn.name == "run_entry" then c:body(fn.body, "entry", 1, {}) end
+  end
+  return c
+end
+
+-- The cycles of a batch entry by the phases of its stages.
+function M.by_stages(recorded)
+  local cycles = {}
+  for _, counts in ipairs(count(recorded, recorded.plan.cpu, true).phases) do
+    cycles[counts.phase] = fullest(counts, recorded.plan.cpu)
+  end
+  return cycles
+end
+
 -- For each phase { phase, the counts by port, cycles, port, alone }, of a batch entry; the cycles of all together; and
 -- what the phases take beyond FMAs, those of exponentials too, or products of tiles. alone: the cycles of a phase that
 -- cannot be done while another one is, for a core has so many instructions under way as it enters. facts: those of a
 -- core (machine/cpu.lua) in place of the plan's.
 function M.of(recorded, facts)
-  local plan, functions = recorded.plan, recorded.tape.functions
-  local cpu = facts or plan.cpu
-  local c = setmetatable({ plan = plan, target = { isa = plan.isa, cpu = cpu }, phases = {}, entries = {},
-                           deciding = {} }, Counter)
-  for _, fn in ipairs(functions) do
-    if fn.name == "run_entry" then c:body(fn.body, "entry", 1, {}) end
-  end
+  local cpu = facts or recorded.plan.cpu
+  local c = count(recorded, cpu)
   local all, beyond = {}, 0
   for _, counts in ipairs(c.phases) do
     local rate

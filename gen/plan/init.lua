@@ -27,9 +27,9 @@ local paired = require "rewrite.paired"
 local quantized = require "rewrite.quantized"
 local rewrites = require "plan.rewrites"
 local score = require "score.init"
+local tasks = require "plan.tasks"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
-local walk = require "plan.walk"
 
 local ceil_div, refuse = tiles.ceil_div, tiles.refuse
 
@@ -240,7 +240,7 @@ function M.build(cfg)
   add(plan, order_of(plan))
   add_error(plan)
   quantized.tell(plan)
-  walk.check_tasks(plan)
+  tasks.check(plan)
   return plan
 end
 

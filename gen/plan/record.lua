@@ -2,17 +2,20 @@
 -- files are filled with, and what `explain` describes.
 
 local budget = require "plan.budget"
+local code = require "emit.code"
 local cprint = require "tape.cprint"
 local plan_of = require "plan.init"
 local tape = require "tape.init"
+local tasks = require "plan.tasks"
 local walk = require "plan.walk"
 
 local function record(plan)
   local kernels = tape.new(plan.isa)
-  local phases = walk.record(kernels, plan)
+  local K = code.new(kernels, plan)
+  local phases, coarse = tasks.record(K, walk.record(K))
   local functions = cprint.functions(kernels)
   return {
-    plan = plan, tape = kernels, phases = phases, functions = functions,
+    plan = plan, tape = kernels, phases = phases, coarse = coarse, functions = functions,
     statements = budget.count(kernels.functions),
   }
 end

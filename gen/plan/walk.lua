@@ -1,4 +1,4 @@
--- From the list of stages to functions: a run on one thread, and tasks for many.
+-- From the list of stages to what a run does for a batch entry, place by place. plan/tasks.lua has the tasks.
 --
 -- A stage that is walked has { phase, title, per, axes, cycles } of its kind (stage/init.lua). Its work is the product
 -- of its axes, outermost first, for each batch entry. With per = "heads" it is so for each block of heads. emit(K,
@@ -17,7 +17,6 @@
 --   hb           the number of the head block
 --   heads_slot, task_slot   parts of the workspace: of projected heads, and of a task
 
-local code = require "emit.code"
 local expr = require "base.expr"
 local graph = require "graph.init"
 local kinds = require "stage.init"
@@ -31,7 +30,7 @@ local ways = require "way.init"
 local M = {}
 
 -- Pointers of batch entry b: inputs and results, and its part of the workspace.
-local function entry_pointers(K, b, slot)
+function M.entry_pointers(K, b, slot)
   local plan, cfg = K.plan, K.plan.cfg
   local cross, rows, stored = cfg.attention == "cross", options.key_rows(cfg), plan.cache.stored
   local type = plan.arrays.stored
@@ -76,7 +75,7 @@ end
 -- ---- rows that are asked for ----
 
 -- Records what is done for a batch entry: where a run says how many rows are asked for, if there are any.
-local function for_entry(K, place, build)
+function M.for_entry(K, place, build)
   if not place.rows then return build() end
   K.t:when(0, place.rows, function()
     place.rows = expr.var("rows", { 1, K.plan.cfg.seq })
@@ -93,7 +92,7 @@ end
 
 -- build(item, i, ...) for the places of all axes, one inside another; along(n, inside) has the places of axis n, and
 -- calls inside(item, i) for each.
-local function nested(K, place, axes, along, build)
+function M.nested(K, place, axes, along, build)
   local function from(n, ...)
     local axis = axes[n]
     if not axis then return build(...) end
@@ -110,7 +109,7 @@ local function nested(K, place, axes, along, build)
 end
 
 -- What stages have done before their first place of a run or a task.
-local function begin(K, place, stages)
+function M.begin(K, place, stages)
   for _, stage in ipairs(stages) do
     local first = kinds.of(stage).begin
     if first then first(K, place) end
@@ -121,17 +120,16 @@ end
 
 -- build(item, i, ...) for every place of the axes, the last of which varies fastest.
 local function each_place(K, place, axes, build)
-  nested(K, place, axes, function(n, inside)
+  M.nested(K, place, axes, function(n, inside)
     for _, item in ipairs(axes[n].items) do
       K:each(axes[n].var, item.count, function(i) inside(item, i) end)
     end
   end, build)
 end
 
--- All of a batch entry in the order that keeps the caches warm: what is projected of a block of heads is
--- used at once, in the same place for every block.
-local function forward(K, e)
-  local stages, told = K.plan.walked, nil
+-- Records stages first .. last at one place, each told by its title unless that is `told`; returns the last title.
+-- Neighbours that read along the same axis share its loop.
+function M.in_turn(K, e, stages, told)
   local function run(first, last)
     local stage = stages[first]
     if stage.title and stage.title ~= told then K.t:note(stage.title) end
@@ -140,34 +138,46 @@ local function forward(K, e)
       for j = first, last do K:of(stages[j].phase, kinds.of(stages[j]).emit, e, stages[j], ...) end
     end)
   end
-  local function in_common(j)
-    local along = stages[j].axes[1].along
-    return along and stages[j + 1].axes[1].along == along
-  end
-  e.heads_slot, e.task_slot = 0, 0
-  begin(K, e, stages)
-  local i = 1
-  while stages[i] do
-    local last = i
-    while stages[i].per == "heads" and stages[last + 1] and stages[last + 1].per == "heads" do last = last + 1 end
-    local function all()
-      local first = i
-      for j = i, last do
-        if j == last or not in_common(j) then
-          run(first, j)
-          first = j + 1
-        end
-      end
+  local first = 1
+  for j, stage in ipairs(stages) do
+    local along = stage.axes[1].along
+    if not (along and stages[j + 1] and stages[j + 1].axes[1].along == along) then
+      run(first, j)
+      first = j + 1
     end
-    if stages[i].per == "heads" then
+  end
+  return told
+end
+
+-- The stages in their order, as lists of neighbours that are done for a block of heads, or of one that is not.
+function M.by_blocks(stages)
+  local lists = {}
+  for _, stage in ipairs(stages) do
+    local last = lists[#lists]
+    if last and last.per == "heads" and stage.per == "heads" then
+      last[#last + 1] = stage
+    else
+      lists[#lists + 1] = { stage, per = stage.per }
+    end
+  end
+  return lists
+end
+
+-- All of a batch entry in the order that keeps the caches warm: what is projected of a block of heads is
+-- used at once, in the same place for every block.
+local function forward(K, e)
+  local told
+  e.heads_slot, e.task_slot = 0, 0
+  M.begin(K, e, K.plan.walked)
+  for _, stages in ipairs(M.by_blocks(K.plan.walked)) do
+    if stages.per == "heads" then
       K:each("hb", K.plan.head_blocks, function(hb)
-        e.hb, told = hb, nil
-        all()
+        e.hb = hb
+        told = M.in_turn(K, e, stages)
       end)
     else
-      all()
+      told = M.in_turn(K, e, stages, told)
     end
-    i = last + 1
   end
 end
 
@@ -188,9 +198,9 @@ local function with_pointers(K, e, of, record)
 end
 
 local function run_entry(K, b, slot)
-  local e = entry_pointers(K, b, slot)
+  local e = M.entry_pointers(K, b, slot)
   score.read(K.plan.scores, K.t, e)
-  for_entry(K, e, function()
+  M.for_entry(K, e, function()
     with_pointers(K, e, { name = "forward", doc = "Everything for one batch entry, without a loop.",
                           scores = K.plan.scores }, forward)
   end)
@@ -199,7 +209,7 @@ end
 -- Fills the cache of a batch entry.
 local function fill_entry(K, b)
   local plan = K.plan
-  with_pointers(K, entry_pointers(K, b, 0), {
+  with_pointers(K, M.entry_pointers(K, b, 0), {
     name = "fill_forward", doc = "Keys and values of one batch entry, without a loop." }, function(_, place)
     place.heads_slot = 0
     local function run(per)
@@ -217,172 +227,49 @@ local function fill_entry(K, b)
   end)
 end
 
--- ---- tasks ----
-
--- The item with run-time number `index` of a list of items { first, count }: build(item, place in it). var: the
--- name of what is numbered.
-local function pick(K, list, var, index, build)
-  local function take(item)
-    build(item, item.count == 1 and 0 or K.t:int("this_" .. var, index - item.first))
-  end
-  local function from(i)
-    local item = list[i]
-    if i == #list then return take(item) end
-    K.t:when(index, item.first + item.count, function() take(item) end, function() from(i + 1) end)
-  end
-  from(1)
-end
-
--- Tasks of a stage for a batch entry or a block of heads.
-local function tasks_of(stage)
-  local tasks = 1
-  for _, axis in ipairs(stage.axes) do tasks = tasks * -(-axis.total // (axis.grain or 1)) end
-  return tasks
-end
-
--- build(item, i, ...) for the places of the task with run-time number `index`.
-local function task_places(K, place, axes, index, build)
-  local t, numbers = K.t, {}
-  for n = #axes, 1, -1 do
-    local axis = axes[n]
-    local number = index
-    if n > 1 then
-      number, index = expr.mod(index, axis.total), expr.div(index, axis.total)
-    end
-    numbers[n] = #axes > 1 and t:int(axis.var, number) or number
-  end
-  nested(K, place, axes, function(n, inside)
-    local axis = axes[n]
-    local function at(number) pick(K, axis.items, axis.var, number, inside) end
-    if not axis.grain then return at(numbers[n]) end
-    local first = t:int("first", numbers[n] * axis.grain)
-    K:each("j", expr.min(axis.grain, axis.total - first), function(j) at(t:int(axis.var, j + first)) end)
-  end, build)
-end
+-- ---- functions ----
 
 -- Records what a function that is called from outside does, between what products take before and after them.
-local function with_products(K, build)
+function M.with_products(K, build)
   local own = ways.of_all { K.plan.scheme, K.plan.attend_scheme }
   for _, way in ipairs(own) do way.enter(K.t) end
   build()
   for _, way in ipairs(own) do way.leave(K.t) end
 end
 
-local args_param = { kind = "const mhagen_args *", name = "args" }
+-- The parameter of a run, a fill and a task.
+M.args_param = { kind = "const mhagen_args *", name = "args" }
 
--- A task function, void task(args, index): index counts the `count` tasks of all batch entries.
-local function define_task(K, name, count, build)
-  K.t:define({ name = "task_" .. name, keep = true,
-               params = { args_param, { kind = "int", name = "index" } } },
-    function()
-      with_products(K, function() build(count > 1 and expr.var("index", { 0, count - 1 }) or 0) end)
-    end)
-end
-
--- The phases of a plan, each the stages of one name behind each other: { name, items = { stage, first, count } with
--- the tasks of a batch entry or block of heads, inner = their number, per_entry, cycles }.
-local function phases_of(plan)
-  local list = {}
-  for _, stage in ipairs(plan.walked) do
-    local phase = list[#list]
-    if not phase or phase.name ~= stage.phase then
-      phase = { name = stage.phase, items = {}, inner = 0, cycles = 0 }
-      list[#list + 1] = phase
-    end
-    local count = tasks_of(stage)
-    phase.items[#phase.items + 1] = { stage = stage, first = phase.inner, count = count }
-    phase.inner, phase.cycles = phase.inner + count, phase.cycles + stage.cycles
-    phase.per_entry = stage.per == "heads" and plan.head_blocks * phase.inner or phase.inner
-  end
-  return list
-end
-
--- Records a phase as tasks.
-local function phase_tasks(K, phase)
-  local t, plan = K.t, K.plan
-  local items, inner, per_entry = phase.items, phase.inner, phase.per_entry
-  local by_heads, stages = items[1].stage.per == "heads", {}
-  for n, item in ipairs(items) do stages[n] = item.stage end
-  define_task(K, phase.name, plan.cfg.batch * per_entry, function(index)
-    local e, i
-    if plan.cfg.batch == 1 then
-      e, i = entry_pointers(K, 0, 0), t:int("i", index)
-    else
-      local b = t:int("b", expr.div(index, per_entry))
-      e = entry_pointers(K, b, plan.resident > 1 and expr.mod(b, plan.resident) or 0)
-      i = t:int("i", expr.mod(index, per_entry))
-    end
-    score.read(K.plan.scores, K.t, e)
-    for_entry(K, e, function()
-      local rest = i
-      if by_heads then
-        e.hb = t:int("hb", expr.div(i, inner))
-        rest = expr.mod(i, inner)
-      end
-      e.heads_slot, e.task_slot = e.hb, i
-      begin(K, e, stages)
-      pick(K, items, "task", rest, function(item, number)
-        task_places(K, e, item.stage.axes, number, function(...)
-          K:of(phase.name, kinds.of(item.stage).emit, e, item.stage, ...)
-        end)
-      end)
-    end)
-  end)
-end
-
--- ---- all of it ----
-
--- Records everything; returns the phases.
-function M.record(t, plan)
-  local cfg = plan.cfg
-  local K = code.new(t, plan)
-
+-- Records the functions that run and fill on one thread. Returns that of a batch entry.
+function M.record(K)
+  local t, plan, cfg = K.t, K.plan, K.plan.cfg
   local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
-  local entry_params = { args_param, { kind = "ptrdiff_t", name = "b" } }
+  local entry_params = { M.args_param, { kind = "ptrdiff_t", name = "b" } }
   if K.full and slots then entry_params[3] = { kind = "ptrdiff_t", name = "slot" } end
   local entry = t:define({ name = "run_entry", params = entry_params,
                            doc = "Everything for one batch entry." }, function()
     run_entry(K, expr.var("b"), K.full and slots and expr.var("slot") or 0)
   end)
   local args = tape.pointer("args")
-  t:define({ name = "run_all", keep = true, params = { args_param } }, function()
-    with_products(K, function()
+  t:define({ name = "run_all", keep = true, params = { M.args_param } }, function()
+    M.with_products(K, function()
       K:each("b", cfg.batch, function(b)
         t:call(entry, { args, b, K.full and slots and 0 or nil })
       end)
     end)
   end)
   if plan.filling[1] then
-    local fill = t:define({ name = "fill_entry", params = { args_param, { kind = "ptrdiff_t", name = "b" } },
+    local fill = t:define({ name = "fill_entry", params = { M.args_param, { kind = "ptrdiff_t", name = "b" } },
                             doc = "Keys and values of one batch entry, into the cache." }, function()
       fill_entry(K, expr.var("b"))
     end)
-    t:define({ name = "fill_all", keep = true, params = { args_param } }, function()
-      with_products(K, function()
+    t:define({ name = "fill_all", keep = true, params = { M.args_param } }, function()
+      M.with_products(K, function()
         K:each("b", cfg.batch, function(b) t:call(fill, { args, b }) end)
       end)
     end)
   end
-  if K.full then
-    define_task(K, "entry", cfg.batch, function(index)
-      t:call(entry, { args, index, slots and expr.mod(index, plan.resident) or nil })
-    end)
-    return { { name = "entry", per_entry = 1, cycles = plan.cycles } }
-  end
-
-  local phases = phases_of(plan)
-  for _, phase in ipairs(phases) do phase_tasks(K, phase) end
-  return phases
-end
-
--- Refuses a plan with more tasks than an int can count.
-function M.check_tasks(plan)
-  local most = 0
-  for _, phase in ipairs(phases_of(plan)) do most = math.max(most, phase.per_entry) end
-  local cfg = plan.cfg
-  if cfg.batch * most <= 2 ^ 31 - 1 then return end
-  error({ key = "batch", value = cfg.batch,
-          rule = ("would make %d tasks, more than an int can count"):format(cfg.batch * most) }, 0)
+  return entry
 end
 
 return M

@@ -1,3 +1,30 @@
+/* Cycles that a run takes to begin, that a phase takes for each of the threads that wait for its
+ * end, and that a task takes whose operands other cores have made. Measured on Emerald Rapids: a
+ * phase of empty tasks takes .06 us on 2 threads, .12 on 8, 1.5 on 16 of 8 cores. */
+static const double BEGIN = 3000, WAIT = 100, TAKE = 1500;
+
+/* Takes a list of phases and a number of threads if a run is shorter with them. The more threads,
+ * the more likely it is that a slow one holds the last task: up to half a task more than the mean. */
+static void consider(mhagen_choice *best, const mhagen_phase *phases, int count, int threads) {
+  double cycles = BEGIN;
+  for (int p = 0; p < count; p++) {
+    const int tasks = phases[p].tasks, whole = tasks / threads, rest = tasks % threads;
+    const double mean = (tasks - 1.0) / threads + 0.5, most = whole + (rest > 0);
+    cycles += (most > mean ? most : mean) * (phases[p].cycles / tasks + TAKE) + WAIT * threads;
+  }
+  if (count > 0 && cycles < best->cycles) *best = (mhagen_choice){phases, count, threads, cycles};
+}
+
+mhagen_choice mhagen_choose(const mhagen_kernel *kernel, int threads) {
+  mhagen_choice best = {NULL, 0, 1, 0};
+  for (int p = 0; p < kernel->phase_count; p++) best.cycles += kernel->phases[p].cycles;
+  for (int t = threads; t > 1; t /= 2) {
+    consider(&best, kernel->phases, kernel->phase_count, t);
+    consider(&best, kernel->coarse, kernel->coarse_count, t);
+  }
+  return best;
+}
+
 /* POSIX threads are on these systems; on others, such as a bare Cortex-M, there is no pool. */
 #if !defined(__unix__) && !defined(__APPLE__) && !defined(__MINGW32__) && !defined(MHAGEN_NO_POOL)
 #define MHAGEN_NO_POOL
@@ -12,6 +39,11 @@ mhagen_pool *mhagen_pool_create(int threads) {
 
 void mhagen_pool_destroy(mhagen_pool *pool) { (void)pool; }
 
+int mhagen_pool_threads(const mhagen_pool *pool) {
+  (void)pool;
+  return 1;
+}
+
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool) {
   (void)pool;
@@ -24,101 +56,221 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
 #include <stdlib.h>
 
 #ifdef __MINGW32__
-static long cpus(void) { return pthread_num_processors_np(); }
+static int usable_cpus(void) { return pthread_num_processors_np(); }
 static long process(void) { return 0; } /* Windows has no fork */
 #else
 #include <unistd.h>
-static long cpus(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
 static long process(void) { return (long)getpid(); }
+#ifdef __linux__
+#include <stdio.h>
+#ifndef MHAGEN_CGROUPS
+#define MHAGEN_CGROUPS "/sys/fs/cgroup"
 #endif
 
-/* Before a thread sleeps it looks this often whether something has happened, which takes a tenth of
- * a millisecond on Zen 4: the phases of a run follow each other sooner than a thread can be woken.
- * Two threads on minilm are 1.98 times as fast as one, and 1.73 times with a quarter of the looks.
- * A look takes no lock, so the number is read and written atomically, by builtins that need no C11.
- * With a compiler that has no such builtins threads sleep at once. */
-#ifdef __GNUC__
-enum { LOOKS = 200, PAUSES = 25 };
-static unsigned get(const unsigned *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
-static void set(unsigned *number, unsigned to) { __atomic_store_n(number, to, __ATOMIC_RELAXED); }
+/* CPUs that the process may be scheduled on, a bit each; 0 if the system does not say. */
+static int allowed_cpus(void) {
+  FILE *const file = fopen("/proc/self/status", "r");
+  char line[1200] = ""; /* room for 4,096 bits */
+  int count = 0;
+  while (file && fgets(line, sizeof line, file)) {
+    if (strncmp(line, "Cpus_allowed:", 13) != 0) continue;
+    for (const char *at = line + 13; *at; ++at) {
+      const char *const digits = "0123456789abcdef", *const digit = strchr(digits, *at);
+      for (ptrdiff_t bits = digit ? digit - digits : 0; bits > 0; bits &= bits - 1) ++count;
+    }
+  }
+  if (file) fclose(file);
+  return count;
+}
+
+/* The same or fewer, if cgroups (version 2) grant the process less than that much time of CPUs. */
+static int granted_cpus(int cpus) {
+  char path[1020 + sizeof MHAGEN_CGROUPS] = MHAGEN_CGROUPS, line[1000];
+  char *const own = path + strlen(path);
+  FILE *file = fopen("/proc/self/cgroup", "r");
+  while (file && fgets(line, sizeof line, file)) {
+    line[strcspn(line, "\n")] = 0;
+    if (strncmp(line, "0::", 3) == 0) strcpy(own, line + 3);
+  }
+  if (file) fclose(file);
+  for (char *end = path + strlen(path); end; end = strrchr(own, '/')) { /* and those above */
+    double time, period;
+    strcpy(end, "/cpu.max");
+    file = fopen(path, "r");
+    if (file && fscanf(file, "%lf %lf", &time, &period) == 2 && time < period * cpus) {
+      cpus = time < period ? 1 : (int)(time / period);
+    }
+    if (file) fclose(file);
+    *end = 0;
+  }
+  return cpus;
+}
+
+static int usable_cpus(void) {
+  const int allowed = allowed_cpus();
+  return granted_cpus(allowed > 0 ? allowed : (int)sysconf(_SC_NPROCESSORS_ONLN));
+}
 #else
-enum { LOOKS = 0, PAUSES = 0 };
-static unsigned get(const unsigned *number) { return *number; }
-static void set(unsigned *number, unsigned to) { *number = to; }
+static int usable_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
+#endif
 #endif
 
-/* One mutex guards everything but the constant part. Tasks are handed out under it too: a task is
- * far longer than a lock, and so next, end and unfinished can be understood without a memory model.
- * The current phase is over when unfinished is 0; only then does the caller post another one. */
+/* Numbers that threads share, read and written by builtins that need no C11. With a compiler that
+ * has none, or -DMHAGEN_NO_ATOMICS, a lock guards them, and threads that wait sleep at once. Each
+ * has 128 bytes to itself, because a core may fetch two neighbouring lines of 64. */
+typedef struct shared {
+  size_t number;
+  char apart[128 - sizeof(size_t)];
+} shared;
+
+#if defined(__GNUC__) && !defined(MHAGEN_NO_ATOMICS)
+enum { LOOKS = 4000 };
+static size_t get(shared *of) { return __atomic_load_n(&of->number, __ATOMIC_SEQ_CST); }
+static void set(shared *of, size_t to) { __atomic_store_n(&of->number, to, __ATOMIC_SEQ_CST); }
+static size_t add(shared *of, size_t more) { /* returns what it was */
+  return __atomic_fetch_add(&of->number, more, __ATOMIC_SEQ_CST);
+}
+#else
+enum { LOOKS = 0 };
+static pthread_mutex_t numbers = PTHREAD_MUTEX_INITIALIZER;
+static size_t add(shared *of, size_t more) {
+  pthread_mutex_lock(&numbers);
+  const size_t before = of->number;
+  of->number = before + more;
+  pthread_mutex_unlock(&numbers);
+  return before;
+}
+static size_t get(shared *of) { return add(of, 0); }
+static void set(shared *of, size_t to) { add(of, to - get(of)); } /* one thread sets a number */
+#endif
+
+/* A run is a list of phases, whose tasks are numbered from 0 on, and each thread takes the next
+ * number. A task waits until all tasks of earlier phases have ended; these were taken before it, so
+ * somebody is at them. No lock is held in a run unless a thread sleeps or is woken.
+ *
+ * The caller describes a run, opens it, works, closes it, and waits until every worker that went in
+ * has left. A worker goes in before it looks whether the run is open, so that nothing changes while
+ * it reads what describes the run. */
 struct mhagen_pool {
-  pthread_mutex_t lock;
-  pthread_cond_t work; /* there are tasks to hand out, or stop */
-  pthread_cond_t done; /* unfinished has become 0 */
-  void (*task)(const mhagen_args *args, int index);
-  const mhagen_args *args;
-  int next, end;  /* indices of the tasks not handed out yet */
-  unsigned unfinished; /* tasks that have not ended yet; read without the lock as well */
-  unsigned posted;     /* counts what the workers must see, phases and stop; the same */
+  shared next;           /* the number of the next task */
+  shared done;           /* tasks that have ended and been told */
+  shared posted;         /* the number of the latest run, which idle workers wait for */
+  shared open;           /* the number of the run that is open; 0: none is */
+  shared seated;         /* workers that wanted to take part in it */
+  shared entered, left;  /* workers that went in, since the pool was made, and those that left */
+  shared idle, sleepers; /* threads that sleep until a run is posted, and until others have ended */
+  const mhagen_args *args; /* these three describe the run */
+  mhagen_choice choice;
   int stop;
+  pthread_mutex_t lock; /* held to sleep and to wake */
+  pthread_cond_t work, ended;
   int looks;    /* constant from here on: before sleeping; none with more threads than CPUs */
   long process; /* that the workers are in: a fork leaves them there */
   int workers;  /* the caller is no worker */
   pthread_t worker[];
 };
 
-/* Called with the lock held. Waits, unlocked, as long as a number that changes under the lock has
- * this value. */
-static void look(mhagen_pool *pool, const unsigned *number, unsigned is) {
-  pthread_mutex_unlock(&pool->lock);
-  for (int i = 0; i < pool->looks && get(number) == is; i++) {
-    for (int j = 0; j < PAUSES; j++) {
+/* Numbers are compared modulo their range. */
+static int reaches(shared *of, size_t least) { return get(of) - least <= (size_t)-1 / 2; }
+
+/* Waits until a number reaches `least`: looks so often, then sleeps, as one of `asleep`. Whoever
+ * changes the number wakes these. On Intel 4,000 looks take a fifth of a millisecond. */
+static void wait_for(mhagen_pool *pool, shared *of, size_t least, shared *asleep,
+                     pthread_cond_t *changed, int looks) {
+  for (int i = 0; i < looks && !reaches(of, least); i++) {
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-      __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #elif defined(__GNUC__) && defined(__aarch64__)
-      __asm__ volatile("isb"); /* yield does nothing on most */
+    __asm__ volatile("isb"); /* yield does nothing on most */
 #endif
-    }
   }
+  if (reaches(of, least)) return;
   pthread_mutex_lock(&pool->lock);
+  add(asleep, 1);
+  while (!reaches(of, least)) pthread_cond_wait(changed, &pool->lock);
+  add(asleep, (size_t)-1);
+  pthread_mutex_unlock(&pool->lock);
 }
 
-/* Called with the lock held. Runs tasks, unlocked, until all are handed out. */
-static void take_tasks(mhagen_pool *pool) {
-  while (pool->next < pool->end) {
-    int index = pool->next++;
-    pthread_mutex_unlock(&pool->lock);
-    pool->task(pool->args, index); /* stays as it is while a task is unfinished */
-    pthread_mutex_lock(&pool->lock);
-    set(&pool->unfinished, pool->unfinished - 1);
-    if (pool->unfinished == 0) pthread_cond_signal(&pool->done);
+/* Wakes at most so many of those that sleep until a number changes, after it has. */
+static void wake(mhagen_pool *pool, shared *asleep, pthread_cond_t *changed, size_t most) {
+  if (get(asleep) == 0) return;
+  pthread_mutex_lock(&pool->lock);
+  if (most < get(asleep)) {
+    for (size_t i = 0; i < most; i++) pthread_cond_signal(changed);
+  } else {
+    pthread_cond_broadcast(changed);
+  }
+  pthread_mutex_unlock(&pool->lock);
+}
+
+/* Within a run a phase is worth more looks: to wake a thread takes longer than most phases. */
+static void wait_within(mhagen_pool *pool, shared *of, size_t least) {
+  wait_for(pool, of, least, &pool->sleepers, &pool->ended, 8 * pool->looks);
+}
+
+static void tell_within(mhagen_pool *pool, shared *of, size_t more) {
+  add(of, more);
+  wake(pool, &pool->sleepers, &pool->ended, (size_t)-1);
+}
+
+/* Takes tasks until none is left. A thread tells of those that have ended when it leaves their
+ * phase. Returns the number of all tasks. */
+static size_t take_tasks(mhagen_pool *pool) {
+  const mhagen_phase *phase = pool->choice.phases, *const end = phase + pool->choice.phase_count;
+  size_t first = 0, ended = 0; /* the number of the phase's first task; what was not told */
+  for (;;) {
+    const size_t number = add(&pool->next, 1), before = first;
+    for (; phase != end && number - first >= (size_t)phase->tasks; ++phase) {
+      first += (size_t)phase->tasks;
+    }
+    if (first != before) {
+      if (ended > 0) tell_within(pool, &pool->done, ended);
+      ended = 0;
+      if (phase != end) wait_within(pool, &pool->done, first);
+    }
+    if (phase == end) return first;
+    phase->task(pool->args, phase->first + (int)(number - first));
+    ++ended;
   }
 }
 
 static void *work(void *argument) {
   mhagen_pool *pool = argument;
   set_environment(without_traps(get_environment()));
-  pthread_mutex_lock(&pool->lock);
-  while (!pool->stop) {
-    if (pool->next >= pool->end) look(pool, &pool->posted, pool->posted);
-    if (pool->next < pool->end)
-      take_tasks(pool);
-    else if (!pool->stop)
-      pthread_cond_wait(&pool->work, &pool->lock);
+  for (size_t seen = 0;;) {
+    wait_for(pool, &pool->posted, seen + 1, &pool->idle, &pool->work, pool->looks);
+    seen = get(&pool->posted);
+    add(&pool->entered, 1);
+    const int open = get(&pool->open) == seen, stop = open && pool->stop;
+    if (open && !stop && add(&pool->seated, 1) < (size_t)pool->choice.threads - 1) take_tasks(pool);
+    tell_within(pool, &pool->left, 1);
+    if (stop) return NULL;
   }
-  pthread_mutex_unlock(&pool->lock);
-  return NULL;
+}
+
+int mhagen_pool_threads(const mhagen_pool *pool) { return pool ? pool->workers + 1 : 1; }
+
+/* Opens what the pool describes, and wakes as many workers as it has seats. */
+static void open_run(mhagen_pool *pool) {
+  size_t number = get(&pool->posted) + 1;
+  if (number == 0) number = 1; /* which 0 is not */
+  set(&pool->open, number);
+  set(&pool->posted, number);
+  wake(pool, &pool->idle, &pool->work, (size_t)pool->choice.threads - 1);
 }
 
 mhagen_pool *mhagen_pool_create(int threads) {
-  if (threads < 1 || threads > MHAGEN_MAX_THREADS || !rounds_to_nearest()) return NULL;
-  int wanted = threads - 1;
+  if (threads < 0 || threads > MHAGEN_MAX_THREADS || !rounds_to_nearest()) return NULL;
+  const int cpus = usable_cpus(), all = threads > 0 ? threads : cpus;
+  const int wanted = (all < MHAGEN_MAX_THREADS ? all : MHAGEN_MAX_THREADS) - 1;
   mhagen_pool *pool = calloc(1, sizeof *pool + (size_t)wanted * sizeof pool->worker[0]);
   if (!pool) return NULL;
-  pool->looks = threads <= cpus() ? LOOKS : 0;
+  pool->looks = wanted < cpus ? LOOKS : 0;
   pool->process = process();
   if (pthread_mutex_init(&pool->lock, NULL)) goto no_lock;
   if (pthread_cond_init(&pool->work, NULL)) goto no_work;
-  if (pthread_cond_init(&pool->done, NULL)) goto no_done;
+  if (pthread_cond_init(&pool->ended, NULL)) goto no_ended;
   while (pool->workers < wanted) {
     if (pthread_create(&pool->worker[pool->workers], NULL, work, pool)) {
       mhagen_pool_destroy(pool); /* joins those that did start */
@@ -128,7 +280,7 @@ mhagen_pool *mhagen_pool_create(int threads) {
   }
   return pool;
 
-no_done:
+no_ended:
   pthread_cond_destroy(&pool->work);
 no_work:
   pthread_mutex_destroy(&pool->lock);
@@ -143,64 +295,36 @@ void mhagen_pool_destroy(mhagen_pool *pool) {
     free(pool);
     return;
   }
-  pthread_mutex_lock(&pool->lock);
   pool->stop = 1;
-  set(&pool->posted, pool->posted + 1);
-  pthread_cond_broadcast(&pool->work);
-  pthread_mutex_unlock(&pool->lock);
+  pool->choice.threads = pool->workers + 1;
+  open_run(pool);
   for (int i = 0; i < pool->workers; i++) pthread_join(pool->worker[i], NULL);
-  pthread_cond_destroy(&pool->done);
+  pthread_cond_destroy(&pool->ended);
   pthread_cond_destroy(&pool->work);
   pthread_mutex_destroy(&pool->lock);
   free(pool);
 }
 
-/* Waking a sleeping thread takes some 20000 cycles, and its caches are cold. */
-static const double worth_waking = 100000;
-
-static int worth_forking(const mhagen_pool *pool, const mhagen_phase *phase) {
-  return pool && pool->workers > 0 && phase->tasks > 1 && phase->cycles >= worth_waking;
-}
-
-static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
-  pthread_mutex_lock(&pool->lock);
-  pool->task = phase->task;
-  pool->args = args;
-  pool->next = phase->first;
-  pool->end = phase->first + phase->tasks;
-  set(&pool->unfinished, (unsigned)phase->tasks);
-  set(&pool->posted, pool->posted + 1);
-  /* The caller takes a task itself: wake no more workers than there are others. */
-  for (int i = 0; i < pool->workers && i < phase->tasks - 1; i++) pthread_cond_signal(&pool->work);
-  take_tasks(pool);
-  for (unsigned left = pool->unfinished; left > 0; left = pool->unfinished) {
-    look(pool, &pool->unfinished, left);
-    if (pool->unfinished == left) break;
-  }
-  while (pool->unfinished > 0) pthread_cond_wait(&pool->done, &pool->lock);
-  pthread_mutex_unlock(&pool->lock);
-}
-
 mhagen_status mhagen_run_parallel(const mhagen_kernel *any, const mhagen_args *args,
                                   mhagen_pool *pool) {
   const mhagen_kernel *const kernel = mhagen_kernel_at(any, args);
-  int forks = 0;
-  for (int p = 0; p < kernel->phase_count; p++) forks += worth_forking(pool, &kernel->phases[p]);
-  if (forks == 0 || pool->process != process()) {
-    return kernel->run(args); /* in the order that keeps one core's caches warm */
-  }
+  if (!pool || pool->process != process()) return kernel->run(args);
+  const mhagen_choice best = mhagen_choose(kernel, pool->workers + 1);
+  if (!best.phases) return kernel->run(args); /* in the order that keeps one core's caches warm */
   const mhagen_status status = mhagen_check_args(kernel, args);
   if (status != MHAGEN_OK) return status;
   const environment before = get_environment();
   set_environment(without_traps(before));
-  for (int p = 0; p < kernel->phase_count; p++) {
-    const mhagen_phase *phase = &kernel->phases[p];
-    if (worth_forking(pool, phase)) {
-      fork_phase(pool, phase, args);
-    } else {
-      for (int i = 0; i < phase->tasks; i++) phase->task(args, phase->first + i);
-    }
-  }
+  pool->args = args;
+  pool->choice = best;
+  set(&pool->next, 0);
+  set(&pool->done, 0);
+  set(&pool->seated, 0);
+  open_run(pool);
+  wait_within(pool, &pool->done, take_tasks(pool));
+  set(&pool->open, 0);
+  size_t left; /* read before `entered`: when both are equal, nobody is in */
+  while ((left = get(&pool->left)) != get(&pool->entered)) wait_within(pool, &pool->left, left + 1);
   set_environment(before);
   return MHAGEN_OK;
 }

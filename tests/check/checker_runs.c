@@ -138,24 +138,36 @@ const mhagen_kernel *first_member(const checker *c) {
   return mhagen_kernel_at(c->kernel, &none);
 }
 
+/* One of the kernel's lists of phases, at random: the finest or the coarse one. Returns its length. */
+static int pick_phases(checker *c, const mhagen_kernel *kernel, const mhagen_phase **phases) {
+  const int coarse = kernel->coarse_count > 0 && below(c, 2);
+  *phases = coarse ? kernel->coarse : kernel->phases;
+  return coarse ? kernel->coarse_count : kernel->phase_count;
+}
+
 const mhagen_kernel *forking(checker *c, const mhagen_args *args) {
   const mhagen_kernel *kernel = mhagen_kernel_at(c->kernel, args);
-  const size_t count = (size_t)kernel->phase_count;
+  const mhagen_phase *phases;
+  const int count = pick_phases(c, kernel, &phases);
   free(c->phases);
-  c->phases = allocate(c, count * sizeof *c->phases);
-  memcpy(c->phases, kernel->phases, count * sizeof *c->phases);
-  for (size_t p = 0; p < count; p++) c->phases[p].cycles = 1e12;
+  c->phases = allocate(c, (size_t)count * sizeof *c->phases);
+  memcpy(c->phases, phases, (size_t)count * sizeof *c->phases);
+  for (int p = 0; p < count; p++) c->phases[p].cycles = 1e12;
   c->forking = *kernel;
   c->forking.phases = c->phases;
+  c->forking.phase_count = count;
+  c->forking.coarse_count = 0;
   return &c->forking;
 }
 
-/* Runs the table of tasks as a foreign scheduler might: each phase in a random order. */
+/* Runs a list of phases as a foreign scheduler might: the tasks of each in a random order. */
 static mhagen_status run_by_hand(checker *c, const mhagen_args *args) {
   const mhagen_kernel *kernel = mhagen_kernel_at(c->kernel, args);
+  const mhagen_phase *phases;
+  const int count = pick_phases(c, kernel, &phases);
   mhagen_status status = mhagen_check_args(c->kernel, args);
-  for (int p = 0; status == MHAGEN_OK && p < kernel->phase_count; p++) {
-    const mhagen_phase *phase = &kernel->phases[p];
+  for (int p = 0; status == MHAGEN_OK && p < count; p++) {
+    const mhagen_phase *phase = &phases[p];
     int *order = allocate(c, (size_t)phase->tasks * sizeof *order);
     for (int i = 0; i < phase->tasks; i++) {
       int j = below(c, i + 1);

@@ -123,10 +123,12 @@ static void check_needs(checker *c) {
 void check_table(checker *c) {
   const mhagen_kernel *kernel = first_member(c);
   c->part = "table";
-  if (!kernel->name || !kernel->isa || kernel->phase_count < 0 || !kernel->phases || !kernel->self_test)
+  if (!kernel->name || !kernel->isa || kernel->phase_count < 0 || !kernel->phases || kernel->coarse_count < 0 ||
+      !kernel->coarse || !kernel->self_test)
     fail(c, "incomplete");
-  for (int p = 0; p < kernel->phase_count; p++) {
-    const mhagen_phase *phase = &kernel->phases[p];
+  for (int p = 0; p < kernel->phase_count + kernel->coarse_count; p++) {
+    const int fine = p < kernel->phase_count;
+    const mhagen_phase *phase = fine ? &kernel->phases[p] : &kernel->coarse[p - kernel->phase_count];
     if (!phase->name || !phase->task || phase->tasks < 1 || !(phase->cycles > 0)) fail(c, "phase %d is incomplete", p);
   }
   check_needs(c);

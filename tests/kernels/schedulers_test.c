@@ -1,5 +1,5 @@
-/* schedulers_test.c: a kernel under another scheduler, which runs the phases of the table, the tasks of
- * each phase in a random order; y must have the bits of the kernel's own run. Compile with
+/* schedulers_test.c: a kernel under another scheduler, which runs the finest and the coarse list of
+ * phases in turn, the tasks of each phase in a random order; y must have the bits of the kernel's own run. Compile with
  * -DHEADER='"<name>.h"' -DKERNEL=<name>_kernel, and link with scheduler_openmp.c or scheduler_tbb.cpp. */
 #include HEADER
 #include "scheduler.h"
@@ -14,9 +14,9 @@ static float *numbers(size_t n) {
   return x;
 }
 
-static void run_phases(const mhagen_kernel *kernel, const mhagen_args *args) {
-  for (int p = 0; p < kernel->phase_count; p++) {
-    const mhagen_phase *phase = &kernel->phases[p];
+static void run_phases(const mhagen_phase *phases, int count, const mhagen_args *args) {
+  for (int p = 0; p < count; p++) {
+    const mhagen_phase *phase = &phases[p];
     int *order = malloc((size_t)phase->tasks * sizeof *order);
     for (int i = 0; i < phase->tasks; i++) { /* Fisher and Yates */
       const int j = rand() % (i + 1);
@@ -52,7 +52,8 @@ int main(void) {
     memset(y, 0xFF, rows * d * sizeof *y);
     memset(args.workspace, 0xFF, kernel->workspace_bytes);
     if (mhagen_check_args(kernel, &args) != MHAGEN_OK) return 2;
-    run_phases(kernel, &args);
+    if (i % 2 && kernel->coarse_count > 0) run_phases(kernel->coarse, kernel->coarse_count, &args);
+    else run_phases(kernel->phases, kernel->phase_count, &args);
     if (memcmp(y, expected, rows * d * sizeof *y) != 0) return printf("run %d differs\n", i), 3;
   }
   return puts("same bits"), 0;

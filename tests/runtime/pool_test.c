@@ -25,12 +25,14 @@ static const int tasks_of[PHASES] = {7, 1, MOST_TASKS, 3};
 static long values[PHASES][MOST_TASKS]; /* not atomic: ordered by the pool alone */
 static pthread_t caller;
 
+static unsigned delayed; /* of 64 tasks, how many take 10 ms longer */
+
 static void task(const mhagen_args *args, int index) {
   int p = index / 100, i = index % 100;
+  if ((unsigned)(index * 37 + (int)args->y[0] * 11) % 64 < delayed) usleep(10000);
   long sum = i + (long)args->y[0];
   for (int j = 0; p > 0 && j < tasks_of[p - 1]; j++) sum += values[p - 1][j];
   values[p][i] = sum;
-  if (tasks_of[p] == 1) REQUIRE(pthread_equal(pthread_self(), caller)); /* nobody else was woken */
 }
 
 static int supported(void) { return 1; }
@@ -164,7 +166,8 @@ static void test_null_pool(void) {
   run(NULL, 5);
   test_bad_args(NULL);
   mhagen_pool_destroy(NULL);
-  REQUIRE(!mhagen_pool_create(0) && !mhagen_pool_create(-3) && !mhagen_pool_create(INT_MIN));
+  REQUIRE(mhagen_pool_threads(NULL) == 1);
+  REQUIRE(!mhagen_pool_create(-3) && !mhagen_pool_create(INT_MIN));
 }
 
 #ifdef MHAGEN_NO_POOL
@@ -172,7 +175,7 @@ static void test_null_pool(void) {
 int main(void) {
   caller = pthread_self();
   test_null_pool();
-  REQUIRE(!mhagen_pool_create(2));
+  REQUIRE(!mhagen_pool_create(2) && !mhagen_pool_create(0));
   return 0;
 }
 
@@ -194,7 +197,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 static void test_cycles(void) {
   for (int i = 0; i < 300; i++) {
     mhagen_pool *pool = mhagen_pool_create(1 + i % 8);
-    REQUIRE(pool);
+    REQUIRE(pool && mhagen_pool_threads(pool) == 1 + i % 8);
     for (int j = 0; j < i % 4; j++) run(pool, i + j); /* also none: destroyed while waking up */
     mhagen_pool_destroy(pool);
   }
@@ -204,6 +207,15 @@ static void test_reuse(void) {
   mhagen_pool *pool = mhagen_pool_create(4);
   for (int i = 0; i < 1000; i++) run(pool, i);
   test_bad_args(pool);
+  mhagen_pool_destroy(pool);
+}
+
+/* Threads that are late, in any task of a run: the others take what is left, sleep, and are woken. */
+static void test_late_threads(void) {
+  mhagen_pool *pool = mhagen_pool_create(2);
+  delayed = 2;
+  for (int i = 0; i < 10; i++) run(pool, i);
+  delayed = 0;
   mhagen_pool_destroy(pool);
 }
 
@@ -272,23 +284,57 @@ static void test_fork(int forks, int threads_in_child) {
   mhagen_pool_destroy(pool);
 }
 
-/* Phases that are not worth a waking stay with the caller. */
-static void alone(const mhagen_args *args, int index) {
-  (void)args, (void)index;
-  REQUIRE(pthread_equal(pthread_self(), caller));
+/* A kernel that is not worth a waking stays with the caller; a phase of few cycles in a large one does not. */
+static int small_runs;
+static mhagen_status run_small(const mhagen_args *args) {
+  (void)args;
+  small_runs++;
+  return MHAGEN_OK;
 }
 
-static void test_small_phases_do_not_fork(void) {
-  static const mhagen_phase mixed[] = {{"small", alone, 0, 50, 1e3}, {"meet", meet, 0, 2, 1e6}};
-  const mhagen_kernel one_small = {.supported = supported, .phases = mixed, .phase_count = 2};
+static void never(const mhagen_args *args, int index) {
+  (void)args, (void)index;
+  REQUIRE(0);
+}
+
+static void test_small_kernels_do_not_fork(void) {
+  static const mhagen_phase little[] = {{"small", never, 0, 50, 1e3}, {"smaller", never, 0, 2, 1e3}};
+  const mhagen_kernel small = {.supported = supported, .run = run_small, .phases = little, .phase_count = 2};
   float y = 0;
   mhagen_args args = args_with(&y);
   mhagen_pool *pool = mhagen_pool_create(2);
-  caller = pthread_self();
-  REQUIRE(!pthread_barrier_init(&barrier, NULL, 2));
-  for (int i = 0; i < 50; i++) REQUIRE(mhagen_run_parallel(&one_small, &args, pool) == MHAGEN_OK);
-  pthread_barrier_destroy(&barrier);
+  for (int i = 0; i < 50; i++) REQUIRE(mhagen_run_parallel(&small, &args, pool) == MHAGEN_OK);
+  REQUIRE(small_runs == 50);
   mhagen_pool_destroy(pool);
+}
+
+/* Of the two lists of phases that one is run which takes less time: the coarse one where its tasks can be shared out
+ * evenly, since nobody waits for others within, else the finest. */
+static int coarse_tasks, fine_tasks;
+static void coarse(const mhagen_args *args, int index) {
+  (void)args, (void)index;
+  __atomic_fetch_add(&coarse_tasks, 1, __ATOMIC_RELAXED);
+}
+
+static void fine(const mhagen_args *args, int index) {
+  (void)args, (void)index;
+  __atomic_fetch_add(&fine_tasks, 1, __ATOMIC_RELAXED);
+}
+
+static void test_list_of_phases(void) {
+  static const mhagen_phase finest[] = {{"a", fine, 0, 24, 1e6}, {"b", fine, 0, 24, 1e6}};
+  static const mhagen_phase fewer[] = {{"both", coarse, 0, 4, 2e6}};
+  const mhagen_kernel two = {.supported = supported, .phases = finest, .phase_count = 2, .coarse = fewer,
+                             .coarse_count = 1};
+  float y = 0;
+  mhagen_args args = args_with(&y);
+  for (int threads = 2; threads <= 3; threads++) {
+    mhagen_pool *pool = mhagen_pool_create(threads);
+    coarse_tasks = fine_tasks = 0;
+    REQUIRE(mhagen_run_parallel(&two, &args, pool) == MHAGEN_OK);
+    REQUIRE(threads == 2 ? coarse_tasks == 4 && fine_tasks == 0 : coarse_tasks == 0 && fine_tasks == 48);
+    mhagen_pool_destroy(pool);
+  }
 }
 
 static void test_all_threads_work(void) {
@@ -321,11 +367,13 @@ int main(int argc, char **argv) {
   test_null_pool();
   test_cycles();
   test_reuse();
+  test_late_threads();
   test_no_threads_left();
   test_too_many_threads();
   test_fork(argc > 1 ? atoi(argv[1]) : 300, argc == 1);
   test_all_threads_work();
-  test_small_phases_do_not_fork();
+  test_small_kernels_do_not_fork();
+  test_list_of_phases();
   test_idle();
   return 0;
 }

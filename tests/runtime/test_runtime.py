@@ -1,4 +1,5 @@
 """The runtime: warnings, the pool under sanitizers, builds without threads, C++, aarch64."""
+import os
 import pathlib
 import platform
 import re
@@ -11,6 +12,7 @@ from tools import CLANGS, COMPILERS, CXX_COMPILERS, FACTS, ROOT, WARNINGS, compi
 RUNTIME = ROOT / "build/runtime/mhagen.c"  # in one file
 # Flags, and the arguments of pool_test.
 SANITIZERS = {"plain": ([], []), "thread": (["-fsanitize=thread"], ["300"]),
+              "locked": (["-fsanitize=thread", "-DMHAGEN_NO_ATOMICS"], ["30"]),
               "address": (["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], ["300"])}
 CHECKED = "  if (status != MHAGEN_OK) return status;\n  const environment before"
 # What breaks the runtime's pool, and the text that takes the place of another.
@@ -24,7 +26,7 @@ MUTANTS = {
         CHECKED, f"  if (status != MHAGEN_OK && args && args->{buffer}) *(float *)(uintptr_t)args->{buffer} = 0;\n"
         + CHECKED) for buffer in ("y", "probs", "workspace", "packed")},
     "no cap": (" || threads > MHAGEN_MAX_THREADS", ""),
-    "a child that wakes its parent's threads": ("forks == 0 || pool->process != process()", "forks == 0"),
+    "a child that wakes its parent's threads": ("if (!pool || pool->process != process()) return", "if (!pool) return"),
     "a child that joins its parent's threads": ("if (pool->process != process()) {", "if (0) {"),
 }
 
@@ -94,6 +96,37 @@ def test_pool_mutants(mutant, tmp_path):
     build_pool_test(["gcc"], tmp_path / "test", runtime=tmp_path / "mhagen.c")
     result = subprocess.run([tmp_path / "test"], stdout=subprocess.DEVNULL, timeout=600)
     assert (result.returncode == 0) == (mutant == "nothing")
+
+
+USABLE = """
+#include "mhagen.h"
+int main(void) {
+  mhagen_pool *pool = mhagen_pool_create(0);
+  const int threads = mhagen_pool_threads(pool);
+  mhagen_pool_destroy(pool);
+  return pool ? threads : 0;
+}
+"""
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="cgroups are Linux's")
+def test_usable_cpus(tmp_path):
+    """A pool of 0 threads has one for each CPU of the affinity mask, and no more than cpu.max grants."""
+    cpus = sorted(os.sched_getaffinity(0))
+    (tmp_path / "main.c").write_text(USABLE)
+    run("gcc", "-std=c11", "-O1", "-fsanitize=address,undefined", f'-DMHAGEN_CGROUPS="{tmp_path}/cgroup"', *WARNINGS,
+        "-I", ROOT / "runtime", tmp_path / "main.c", RUNTIME, "-o", tmp_path / "usable", "-pthread")
+
+    def threads(maximum, allowed):
+        (tmp_path / "cgroup").mkdir(exist_ok=True)
+        if maximum:
+            (tmp_path / "cgroup/cpu.max").write_text(maximum)
+        command = ["taskset", "-c", ",".join(map(str, allowed)), tmp_path / "usable"]
+        return subprocess.run(command, timeout=60).returncode
+    assert threads("", cpus) == threads("max 100000\n", cpus) == threads("99900000 100000\n", cpus) == len(cpus)
+    assert threads("", cpus[:1]) == 1
+    assert threads("150000 100000\n", cpus) == threads("20000 100000\n", cpus) == 1
+    assert threads("250000 100000\n", cpus) == min(2, len(cpus))
 
 
 def test_pool_on_aarch64(tmp_path):

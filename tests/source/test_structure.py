@@ -300,7 +300,7 @@ def test_lines(texts):
 
 @pytest.mark.long
 def test_a_reviewer_can_read_it(tmp_path):
-    """The text of every shape of the suite has at most 2,000 lines and 88 KB, of which the tiles for peaky scores are
+    """The text of every shape of the suite has at most 2,000 lines and 90 KB, of which the tiles for peaky scores are
     a quarter, no condition that is constant, and a tile's registers are there."""
     sys.path.append(str(ROOT / "bench"))
     import suite
@@ -308,7 +308,7 @@ def test_a_reviewer_can_read_it(tmp_path):
         for isa in in_turn(("scalar", "avx2", "avx512", "neon"), "a text", name, count=2):  # others have these texts
             run(MHAGEN, "gen", *config, f"isa={isa}", f"name={name}", "-o", tmp_path)
             text = re.sub(r"#(undef|define) \w+( \w+_\w+)?\n", "", (tmp_path / f"{name}.c").read_text())  # names alone
-            assert text.count("\n") <= 2000 and len(text) <= 88 * 1024, (name, isa)
+            assert text.count("\n") <= 2000 and len(text) <= 90 * 1024, (name, isa)
             constant = [condition for condition in re.findall(r"\bif \((.*)\) \{|\((.*) \? ", text)
                         if re.fullmatch(r"-?\d+ [<>] -?\d+", "".join(condition))]
             assert not constant, (name, isa, constant)

@@ -2,12 +2,14 @@
 -- that it is given.
 
 local arrange = require "plan.arrange"
+local code = require "emit.code"
 local config = require "options.config"
 local isas = require "isa.init"
 local pack = require "plan.pack"
 local plan_of = require "plan.init"
 local tape = require "tape.init"
 local types = require "machine.types"
+local tasks = require "plan.tasks"
 local walk = require "plan.walk"
 
 -- All tables that modules share, which are compared by what they are.
@@ -69,7 +71,8 @@ return function(check)
       check(false, ("%s: %s"):format(words, type(plan) == "table" and plan.rule or plan))
     else
       local ok, message = pcall(function()
-        walk.record(tape.new(plan.isa), frozen(plan))
+        local K = code.new(tape.new(plan.isa), frozen(plan))
+        tasks.record(K, walk.record(K))
         pack.list(frozen(plan))
       end)
       check(ok, ("%s: %s"):format(words, tostring(message)))

@@ -1,6 +1,7 @@
 -- Unit tests of gen/tape/roll.lua: what it writes once is, written out again, what was recorded. And of share.lua:
 -- which sections become functions.
 
+local code = require "emit.code"
 local config = require "options.config"
 local cprint = require "tape.cprint"
 local expr = require "base.expr"
@@ -8,6 +9,7 @@ local isas = require "isa.init"
 local plan_of = require "plan.init"
 local roll = require "tape.roll"
 local tape = require "tape.init"
+local tasks = require "plan.tasks"
 local walk = require "plan.walk"
 
 local check, same -- of unit.lua
@@ -420,7 +422,10 @@ local function kernels(takes)
       local taken = ok and takes(text_at, isa_at)
       check(ok, text .. ": " .. tostring(not ok and type(cfg) == "table" and cfg.rule or cfg))
       local t = taken and tape.new(isa)
-      if taken then walk.record(t, plan_of.build(cfg)) end
+      if taken then
+        local K = code.new(t, plan_of.build(cfg))
+        tasks.record(K, walk.record(K))
+      end
       for _, fn in ipairs(taken and t.functions or {}) do
         if not rolled[fn.content] then
           rolled[fn.content] = true

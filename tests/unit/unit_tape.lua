@@ -1,6 +1,7 @@
 -- Unit tests of what lies between a config and C text: ISA tables, tapes, whole tiny kernels. They
 -- run by tests/unit/evaluate.lua, for every ISA, without a compiler.
 
+local code = require "emit.code"
 local config = require "options.config"
 local evaluate = require "tests.unit.evaluate"
 local expr = require "base.expr"
@@ -9,6 +10,7 @@ local legend = require "tape.legend"
 local pack = require "plan.pack"
 local plan_of = require "plan.init"
 local tape = require "tape.init"
+local tasks = require "plan.tasks"
 local walk = require "plan.walk"
 
 local check, same -- of unit.lua
@@ -422,7 +424,8 @@ local function kernel_of(text, kv_len)
   local cfg = config.load(nil, words)
   local plan = plan_of.build(cfg)
   local kernels = tape.new(plan.isa)
-  local phases = walk.record(kernels, plan)
+  local K = code.new(kernels, plan)
+  local phases, coarse = tasks.record(K, walk.record(K))
 
   same(legend.unexplained(kernels.functions), nil, text .. ": a name that the legend lacks")
 
@@ -468,16 +471,18 @@ local function kernel_of(text, kv_len)
   local evaluated = evaluate.new(kernels)
   evaluated("run_all", args)
 
-  -- The same by tasks, in another order.
-  local other = arguments()
-  for _, key in ipairs { "packed", "kv_len", "q", "k", "v" } do other[key] = args[key] end
-  for _, phase in ipairs(phases) do
-    for i = cfg.batch * phase.per_entry - 1, 0, -1 do evaluated("task_" .. phase.name, other, i) end
-  end
-  for _, name in ipairs { "y", "probs" } do
-    for i = 0, args[name].buffer.size - 1 do
-      if args[name].buffer[i] ~= other[name].buffer[i] then
-        return check(false, ("%s: %s[%d] differs by tasks"):format(text, name, i))
+  -- The same by tasks of both lists, in another order.
+  for _, list_of in ipairs { phases, coarse } do
+    local other = arguments()
+    for _, key in ipairs { "packed", "kv_len", "q", "k", "v" } do other[key] = args[key] end
+    for _, phase in ipairs(list_of) do
+      for i = cfg.batch * phase.per_entry - 1, 0, -1 do evaluated("task_" .. phase.name, other, i) end
+    end
+    for _, name in ipairs { "y", "probs" } do
+      for i = 0, args[name].buffer.size - 1 do
+        if args[name].buffer[i] ~= other[name].buffer[i] then
+          return check(false, ("%s: %s[%d] differs by tasks"):format(text, name, i))
+        end
       end
     end
   end
