@@ -1,11 +1,17 @@
 """ONNX Runtime: its own attention operators, ONNX's, and the graph of elementary operators. Inputs and
 outputs are bound, so that nothing is copied."""
+import os
 import tempfile
 
 import numpy as np
-import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+try:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError:
+    onnx = None  # a model that was kept can be run all the same
+
+KEEP = [None]  # a file that keeps the model that is made next
 
 
 def version():
@@ -19,6 +25,22 @@ def in_bytes(model):
         onnx.save(model, f"{folder}/in")
         quantize_dynamic(f"{folder}/in", f"{folder}/out", per_channel=True, weight_type=QuantType.QInt8)
         return onnx.load(f"{folder}/out")
+
+
+def opened(model, p):
+    """The serialized model on a problem; -> (run, y)"""
+    threads = int(os.environ.get("PEER_THREADS", "1"))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(threads > 1)))
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    x, y = (onnxruntime.OrtValue.ortvalue_from_numpy(a)
+            for a in (p.x[None], np.zeros((1, p.n, p.d_model), np.float32)))
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", x)
+    binding.bind_ortvalue_output(session.get_outputs()[0].name, y)
+    return lambda _=p: session.run_with_iobinding(binding), lambda: y.numpy()[0]  # x is the memory of p.x
 
 
 class Graph:
@@ -59,20 +81,11 @@ class Graph:
             [helper.make_tensor_value_info(last, TensorProto.FLOAT, shape)], self.constants)
         opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 3
         if hasattr(self.p, "in_bytes"):
             model = in_bytes(model)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options,
-                                               providers=["CPUExecutionProvider"])
-        x, y = (onnxruntime.OrtValue.ortvalue_from_numpy(a)
-                for a in (p.x[None], np.zeros(shape, np.float32)))
-        binding = session.io_binding()
-        binding.bind_ortvalue_input("x", x)
-        binding.bind_ortvalue_output(last, y)
-        return lambda: session.run_with_iobinding(binding), lambda: y.numpy()[0]
+        if KEEP[0]:
+            onnx.save(model, KEEP[0])
+        return opened(model.SerializeToString(), p)
 
 
 def attention(p):

@@ -1,9 +1,11 @@
 """PyTorch: what a user composes of its functions, its own layer, and the composition compiled."""
+import os
+
 import torch
 import torch.nn.functional as F
 from torch.utils.mkldnn import to_mkldnn
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("PEER_THREADS", "1")))
 torch.inference_mode().__enter__()
 
 

@@ -8,6 +8,7 @@ local isas = require "isa.init"
 local kernel = require "command.kernel"
 local native = require "command.native"
 local takes = require "command.takes"
+local threads = require "kernel.threads"
 
 local must = errors.must
 
@@ -38,7 +39,24 @@ local function build_bench(dir, cfg, files, row, seconds)
   return program
 end
 
--- Generates, compiles and times in `dir`: a row of results.
+-- Times a program on so many threads: fills in a row of results.
+local function time(row, recorded, program, threads, args)
+  local run = { program, "--threads", ("%d"):format(threads) }
+  if args.samples then run = build.joined(run, { "--samples", args.samples }) end
+  local told_apart = args.phases and recorded.plan.cfg.unroll ~= "full"
+  if told_apart then run = build.joined(run, { "--phases" }) end
+  local output = step(row, "time", args.timeout, run)
+  bench.add_result(row, output)
+  if row.status ~= "ok" then error({ failed = row }, 0) end
+  if told_apart then
+    row.phases = bench.phases(recorded, output, step(row, "time", args.timeout, { "nm", "-n", program }))
+  elseif args.phases then
+    row.phases = { order = {}, ticks = 0 }
+  end
+  bench.add_floor(row, recorded, native.cpu())
+end
+
+-- Generates, compiles and times in `dir`: a row of results for each number of threads, and what was recorded.
 local function bench_in(dir, cfg, args)
   local start = host.clock()
   local files, all = kernel.files_of(cfg)
@@ -48,7 +66,7 @@ local function bench_in(dir, cfg, args)
   local why = build.obstacle(isas.list[cfg.isa]) -- under an emulator times mean nothing
   if why then
     row.status, row.message = "skipped", why
-    return row
+    return { row }
   end
 
   files[#files + 1] = { name = "mhagen_bench.c", text = bench.main(recorded) }
@@ -58,42 +76,32 @@ local function bench_in(dir, cfg, args)
     takes.refuse_foreign(dir, { { name = cfg.name .. ".o" }, { name = "mhagen_bench" } }, args.force)
   end
   takes.write_files(dir, files, args.force)
-  local run = { build_bench(dir, cfg, files, row, args.timeout) }
-  for _, option in ipairs { "threads", "samples" } do
-    if args[option] then run = build.joined(run, { "--" .. option, args[option] }) end
+  local program, rows = build_bench(dir, cfg, files, row, args.timeout), {}
+  for i, threads in ipairs(args.threads or { 1 }) do
+    rows[i] = {}
+    for key, value in pairs(row) do rows[i][key] = value end
+    time(rows[i], recorded, program, threads, args)
   end
-  local told_apart = args.phases and cfg.unroll ~= "full"
-  if told_apart then run = build.joined(run, { "--phases" }) end
-  local output = step(row, "time", args.timeout, run)
-  bench.add_result(row, output)
-  if row.status ~= "ok" then error({ failed = row }, 0) end
-  if told_apart then
-    row.phases = bench.phases(recorded, output, step(row, "time", args.timeout, { "nm", "-n", run[1] }))
-  elseif args.phases then
-    row.phases = { order = {}, ticks = 0 }
-  end
-  bench.add_floor(row, recorded, native.cpu())
-  return row
+  return rows, recorded
 end
 
 local function run(args)
   local cfg = kernel.load_one(args.config, "bench")
-  local ok, row = pcall(build.in_dir, args.output, bench_in, cfg, args)
-  if not ok then row = row.failed or error(row, 0) end
-  if args.json then must(host.print(bench.json(row))) end
-  if not ok then return 1, ("bench of %s: %s: %s"):format(cfg.name, row.status, row.message) end
-  if not args.json then must(host.print(bench.text(row))) end
+  local ok, rows, recorded = pcall(build.in_dir, args.output, bench_in, cfg, args)
+  if not ok then rows = { rows.failed or error(rows, 0) } end
+  for _, row in ipairs(args.json and rows or {}) do must(host.print(bench.json(row))) end
+  if not ok then return 1, ("bench of %s: %s: %s"):format(cfg.name, rows[1].status, rows[1].message) end
+  if args.json then return 0 end
+  must(host.print(bench.text(rows[1])))
+  if #rows > 1 then must(host.print(bench.threads_text(rows, threads.predicted(recorded)))) end
   return 0
 end
 
 local function options(cmd)
   takes.config(cmd)
-  local function number(option, text)
-    cmd:option("--" .. option, text):argname("<N>"):convert(takes.count("--" .. option))
-  end
   cmd:flag("--json", "print the row of results as one JSON object")
   cmd:flag("--phases", "also print the time of each phase, on one thread")
-  number("threads", "threads, on as many cores (default: 1)")
+  takes.threads(cmd, "threads, on as many cores; several make a table: 1,2,4 (default: 1)")
   takes.samples(cmd)
   takes.timeout(cmd)
   cmd:option("-o --output", "save the program and its sources here"):argname("<DIR>")

@@ -23,6 +23,7 @@ local function options(cmd)
   takes.config(cmd)
   cmd:flag("--why", "also print the reasons of all choices, and the rejected ones with their figures")
   cmd:flag("--types", "also print the cost of other number types")
+  takes.threads(cmd, "also print what so many threads are predicted to gain: 2,4,8")
 end
 
 return {

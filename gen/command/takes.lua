@@ -28,6 +28,21 @@ function M.samples(cmd)
     :convert(M.count("--samples"))
 end
 
+-- An option of several numbers of threads, as a list; `text` says what is done with them.
+function M.threads(cmd, text)
+  cmd:option("--threads", text):argname("<N,..>"):convert(function(words)
+    local list = {}
+    for word in (words .. ","):gmatch("([^,]*),") do
+      if not word:match "^[1-9]%d?%d?%d?$" then
+        return nil, ("option '--threads': '%s' is not a list of numbers from 1 to 9999, such as 1,2,4")
+          :format(errors.show(words))
+      end
+      list[#list + 1] = tonumber(word)
+    end
+    return list
+  end)
+end
+
 function M.quiet(cmd) cmd:flag("--quiet", "print only errors") end
 
 function M.embed(cmd)

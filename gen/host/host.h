@@ -14,7 +14,7 @@
  *   tensors.c    tensors of models            json.c       JSON
  *   decoders.c   their numbers as floats      packing.c    weights by the runtime's list
  *   program.c    the table `host`             evaluate.c   tapes without a compiler
- *   main.c       the exit status
+ *   main.c       the exit status              threads.c    the runtime's choice of tasks
  */
 #ifndef HOST_H
 #define HOST_H

@@ -1,4 +1,4 @@
-/* tensors.h: memory of the generator. tensors.c, packing.c and evaluate.c say what each function does. */
+/* tensors.h: memory of the generator. tensors.c, packing.c, evaluate.c and threads.c say what each function does. */
 #ifndef TENSORS_H
 #define TENSORS_H
 
@@ -21,5 +21,6 @@ Memory *push_memory(lua_State *L, size_t bytes);
 void add_tensors(lua_State *L);
 void add_packing(lua_State *L);
 void add_evaluate(lua_State *L);
+void add_threads(lua_State *L);
 
 #endif

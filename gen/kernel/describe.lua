@@ -17,6 +17,7 @@ local sections = require "schedule.sections"
 local shape_of = require "kernel.shape"
 local types = require "machine.types"
 local ways = require "way.init"
+local threads = require "kernel.threads"
 local wording = require "base.wording"
 
 local number = wording.number
@@ -261,8 +262,8 @@ local function head_lines(recorded, alone)
   return lines
 end
 
--- The plan of a kernel. more: { why =, types = }, which tables are wanted besides: the reasons of all choices with what
--- was rejected; and what other types cost.
+-- The plan of a kernel. more: { why =, types =, threads = }, which tables are wanted besides: the reasons of all
+-- choices with what was rejected; what other types cost; what so many threads are predicted to gain.
 function M.explain(recorded, more)
   local counts, sum, alone = floor.of(recorded)
   local lines = {}
@@ -274,6 +275,7 @@ function M.explain(recorded, more)
     add { wording.hung(("  %s %s"):format(line[1], begin), text) }
   end
   add(floor_lines(recorded, counts, sum))
+  if more.threads then add(threads.lines(recorded, more.threads)) end
   if more.types then add(type_lines(recorded)) end
   add(choice_lines(recorded, more.why))
   add(buffer_lines(recorded))

@@ -19,6 +19,7 @@ local self_test = require "emit.self_test"
 local statistics = require "emit.stats"
 local shape_of = require "kernel.shape"
 local tape = require "tape.init"
+local tasks = require "plan.tasks"
 local template = require "base.template"
 local qk_of = require "graph.qk"
 local types = require "machine.types"
@@ -29,36 +30,19 @@ local ways = require "way.init"
 local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
 local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
 
--- The cycles of a phase for a batch entry.
-local function cycles_of(phase, by_stages)
-  local cycles, known = 0, {}
-  for _, stage in ipairs(phase.stages) do
-    if not known[stage.phase] then cycles, known[stage.phase] = cycles + (by_stages[stage.phase] or 0), true end
-  end
-  return math.max(cycles, 1)
-end
-
--- The rows of a list of phases: rounds of at most `resident` batch entries, each with all of them.
-local function phase_rows(phases, plan, by_stages)
-  local rows = {}
-  for first = 0, plan.cfg.batch - 1, plan.resident do
-    local entries = math.min(plan.resident, plan.cfg.batch - first)
-    for _, phase in ipairs(phases) do
-      rows[#rows + 1] = ('  { "%s", task_%s, %d, %d, %.3g },'):format(phase.name, phase.name,
-        first * phase.per_entry, entries * phase.per_entry, entries * cycles_of(phase, by_stages))
-    end
-  end
-  return rows
-end
-
--- What the file is filled with for the two lists of phases.
+-- What the file is filled with for the two lists of phases: their rows, and how many each has.
 local function phases_text(recorded)
-  local by_stages = floor.by_stages(recorded)
-  local rows = phase_rows(recorded.phases, recorded.plan, by_stages)
-  local coarse = phase_rows(recorded.coarse or {}, recorded.plan, by_stages)
-  local phases, coarse_phases = tostring(#rows), tostring(#coarse)
-  table.move(coarse, 1, #coarse, #rows + 1, rows)
-  return table.concat(rows, "\n"), phases, coarse_phases
+  local lines, by_stages = {}, floor.by_stages(recorded)
+  local function add(phases)
+    local rows = tasks.rows(phases, recorded.plan, by_stages)
+    for _, row in ipairs(rows) do
+      lines[#lines + 1] = ('  { "%s", task_%s, %d, %d, %.3g },'):format(row.name, row.name, row.first, row.tasks,
+        row.cycles)
+    end
+    return tostring(#rows)
+  end
+  local phases, coarse = add(recorded.phases), add(recorded.coarse or {})
+  return table.concat(lines, "\n"), phases, coarse
 end
 
 -- The inputs of the self-test, and the rows of bits that it must give.

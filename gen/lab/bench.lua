@@ -308,4 +308,18 @@ function M.text(row)
   return table.concat(lines, "\n") .. "\n"
 end
 
+-- Rows of several numbers of threads as a table: times, how many times as fast as the first, and that over what FMA
+-- loops gain. predicted: kernel/threads.lua.
+function M.threads_text(rows, predicted)
+  local lines = { "  threads        us  speedup  FMA loops  efficiency  predicted" }
+  local _, _, first = predicted(rows[1].threads)
+  for _, row in ipairs(rows) do
+    local speedup, loops = rows[1].us_median / row.us_median, (row.fma_speedup or 1) / (rows[1].fma_speedup or 1)
+    local _, _, cycles = predicted(row.threads)
+    lines[#lines + 1] = ("  %7d %9s  %7.2f  %9.2f  %10.2f  %9.2f"):format(row.threads, microseconds(row.us_median),
+      speedup, loops, speedup / loops, first / cycles)
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
 return M

@@ -163,6 +163,29 @@ function M.record(K, entry)
   return phases, fewer
 end
 
+-- The cycles of a phase for a batch entry, from those of the stages' phases (plan/floor.lua).
+local function cycles_of(phase, by_stages)
+  local cycles, known = 0, {}
+  for _, stage in ipairs(phase.stages) do
+    if not known[stage.phase] then cycles, known[stage.phase] = cycles + (by_stages[stage.phase] or 0), true end
+  end
+  return math.max(cycles, 1)
+end
+
+-- The rows { name, first, tasks, cycles } of a list: rounds of as many batch entries as the workspace has room for,
+-- each with all phases.
+function M.rows(phases, plan, by_stages)
+  local rows = {}
+  for first = 0, plan.cfg.batch - 1, plan.resident do
+    local entries = math.min(plan.resident, plan.cfg.batch - first)
+    for _, phase in ipairs(phases) do
+      rows[#rows + 1] = { name = phase.name, first = first * phase.per_entry, tasks = entries * phase.per_entry,
+                          cycles = entries * cycles_of(phase, by_stages) }
+    end
+  end
+  return rows
+end
+
 -- Refuses a plan with more tasks than an int can count.
 function M.check(plan)
   local most = 0

@@ -3,25 +3,34 @@
  * phase of empty tasks takes .06 us on 2 threads, .12 on 8, 1.5 on 16 of 8 cores. */
 static const double BEGIN = 3000, WAIT = 100, TAKE = 1500;
 
-/* Takes a list of phases and a number of threads if a run is shorter with them. The more threads,
+/* What twice as many threads, and several in the place of one, must gain by the model. */
+static const double WORTH_DOUBLING = 0.9, WORTH_FORKING = 0.8;
+
+/* Takes a list of phases on so many threads if `price` times its cycles are fewer. The more threads,
  * the more likely it is that a slow one holds the last task: up to half a task more than the mean. */
-static void consider(mhagen_choice *best, const mhagen_phase *phases, int count, int threads) {
-  double cycles = BEGIN;
-  for (int p = 0; p < count; p++) {
-    const int tasks = phases[p].tasks, whole = tasks / threads, rest = tasks % threads;
-    const double mean = (tasks - 1.0) / threads + 0.5, most = whole + (rest > 0);
-    cycles += (most > mean ? most : mean) * (phases[p].cycles / tasks + TAKE) + WAIT * threads;
+static void consider(mhagen_choice *best, mhagen_choice other, double price) {
+  other.cycles = BEGIN;
+  for (int p = 0; p < other.phase_count; p++) {
+    const int tasks = other.phases[p].tasks, whole = tasks / other.threads;
+    const double most = whole + (tasks % other.threads > 0);
+    const double mean = (tasks - 1.0) / (whole ? other.threads : tasks) + 0.5;
+    other.cycles += (most > mean ? most : mean) * (other.phases[p].cycles / tasks + TAKE);
+    other.cycles += WAIT * other.threads;
   }
-  if (count > 0 && cycles < best->cycles) *best = (mhagen_choice){phases, count, threads, cycles};
+  if (other.phase_count > 0 && price * other.cycles < best->cycles) *best = other;
 }
 
 mhagen_choice mhagen_choose(const mhagen_kernel *kernel, int threads) {
-  mhagen_choice best = {NULL, 0, 1, 0};
-  for (int p = 0; p < kernel->phase_count; p++) best.cycles += kernel->phases[p].cycles;
+  mhagen_choice best = {NULL, 0, 1, 1e300};
+  double alone = 0;
+  for (int p = 0; p < kernel->phase_count; p++) alone += kernel->phases[p].cycles;
   for (int t = threads; t > 1; t /= 2) {
-    consider(&best, kernel->phases, kernel->phase_count, t);
-    consider(&best, kernel->coarse, kernel->coarse_count, t);
+    const mhagen_choice finest = {kernel->phases, kernel->phase_count, t, 0};
+    const mhagen_choice coarse = {kernel->coarse, kernel->coarse_count, t, 0};
+    consider(&best, finest, best.threads > t ? WORTH_DOUBLING : 1);
+    consider(&best, coarse, best.threads > t ? WORTH_DOUBLING : 1);
   }
+  if (WORTH_FORKING * alone < best.cycles) best = (mhagen_choice){NULL, 0, 1, alone};
   return best;
 }
 

@@ -131,6 +131,20 @@ def test_threads(tmp_path):
     assert re.search(r"^  threads   2 FMA loops at once do [\d.]+ times the work of one$", text, re.M), text
 
 
+def test_threads_in_turn(tmp_path):
+    """Several numbers of threads make a table, and a row of JSON each; the gain is that of the first row's time."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    text = bench(tmp_path, *SHAPE.split(), "isa=scalar", "--threads", "1,2", "--samples", "5").stdout
+    head, *rows = text.split("\n  threads        us")[1].splitlines()
+    assert head.split() == ["speedup", "FMA", "loops", "efficiency", "predicted"]
+    one, two = ([float(word) for word in row.split()] for row in rows)
+    assert one[0] == 1 and one[2:] == [1, 1, 1, 1] and two[0] == 2
+    assert abs(two[2] - one[1] / two[1]) < 0.01 and abs(two[4] - two[2] / two[3]) < 0.02 and 1 <= two[5] <= 2
+    lines = bench(tmp_path, *SHAPE.split(), "isa=scalar", "--threads", "1,2", "--samples", "5", "--json").stdout
+    assert [json.loads(line)["threads"] for line in lines.splitlines()] == [1, 2]
+
+
 def test_phases(tmp_path):
     row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--phases")
     assert list(row) == FIELDS + ["phases", "of_floor"]
