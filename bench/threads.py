@@ -4,7 +4,7 @@
     python3 bench/threads.py [--threads 1,2,4,8,16] [--shapes minilm] [--types f32,bf16] [--out FILE.json]
 
 Each contestant is a process for each number of threads; one of them runs at a time, for some 30 ms, and the others
-sleep. A time is the least of all runs, in microseconds. Loops of FMAs, or of products of tiles, are timed beside: they
+sleep. It has as many CPUs as threads, evenly spread, for neighbours may share a core. A time is the least of all runs, in microseconds. Loops of FMAs, or of products of tiles, are timed beside: they
 say how much faster so many threads can be on this machine. The peers are those of bench/peers that can be imported;
 another is named with the reason. --plot FILE.svg draws the times of an --out.
 """
@@ -182,6 +182,8 @@ def timed(run, seconds):
 def worker(who, shape, dtype, threads):
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[i * len(cpus) // threads] for i in range(threads)})
     try:
         run, y = (ours(shape, dtype, threads) if who == "ours" else loops(dtype, threads) if who == "loops"
                   else peer(who, shape))
@@ -249,7 +251,8 @@ def start(who, shape, dtype, threads):
 
 def compare(args, shape, dtype):
     """{contestant: {threads: us}} of a shape in a type; who cannot run is missing, and told."""
-    running = {(who, n): start(who, shape, dtype, n) for who in ("loops", "ours", *PEERS[dtype]) for n in args.threads}
+    running = {(who, n): start(who, shape, dtype, n) for n in args.threads
+               for who in ("loops", "ours", *(() if args.alone else PEERS[dtype]))}
     for (who, n), process in list(running.items()):
         answer = process.stdout.readline().strip() or "it ended"
         if answer != "ready":
@@ -328,6 +331,7 @@ def main():
     parser.add_argument("--threads", default=",".join(str(n) for n in (1, 2, 4, 8, 16, 32) if n <= most))
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--types", default="f32,bf16")
+    parser.add_argument("--alone", action="store_true", help="without other libraries")
     parser.add_argument("--isa", help="default: the widest of this CPU")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--out", help="also write the times here, as JSON")

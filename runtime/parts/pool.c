@@ -139,6 +139,9 @@ static void set(shared *of, size_t to) { __atomic_store_n(&of->number, to, __ATO
 static size_t add(shared *of, size_t more) { /* returns what it was */
   return __atomic_fetch_add(&of->number, more, __ATOMIC_SEQ_CST);
 }
+static int swap(shared *of, size_t *is, size_t to) { /* or returns 0, and says what it is */
+  return __atomic_compare_exchange_n(&of->number, is, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
 #else
 enum { LOOKS = 0 };
 static pthread_mutex_t numbers = PTHREAD_MUTEX_INITIALIZER;
@@ -151,21 +154,36 @@ static size_t add(shared *of, size_t more) {
 }
 static size_t get(shared *of) { return add(of, 0); }
 static void set(shared *of, size_t to) { add(of, to - get(of)); } /* one thread sets a number */
+static int swap(shared *of, size_t *is, size_t to) {
+  pthread_mutex_lock(&numbers);
+  const size_t before = *is;
+  *is = of->number;
+  if (*is == before) of->number = to;
+  pthread_mutex_unlock(&numbers);
+  return *is == before;
+}
 #endif
 
-/* A run is a list of phases, whose tasks are numbered from 0 on, and each thread takes the next
- * number. A task waits until all tasks of earlier phases have ended; these were taken before it, so
- * somebody is at them. No lock is held in a run unless a thread sleeps or is woken.
+/* A thread of a pool, and its share of the tasks of each phase: those that neighbour each other, so
+ * that from phase to phase and from run to run it has to do with the same heads. Whoever has no task
+ * left takes those of others. */
+typedef struct seat {
+  shared taken; /* how many of its tasks have been, in all phases so far */
+  mhagen_pool *pool;
+  pthread_t thread; /* of all but the first: that is the caller */
+} seat;
+
+/* A run is a list of phases. A thread leaves a phase when all of its tasks are taken, and so somebody
+ * is at them. The next task waits until they have ended. No lock is held in a run unless a thread
+ * sleeps or is woken.
  *
  * The caller describes a run, opens it, works, closes it, and waits until every worker that went in
  * has left. A worker goes in before it looks whether the run is open, so that nothing changes while
  * it reads what describes the run. */
 struct mhagen_pool {
-  shared next;           /* the number of the next task */
   shared done;           /* tasks that have ended and been told */
   shared posted;         /* the number of the latest run, which idle workers wait for */
   shared open;           /* the number of the run that is open; 0: none is */
-  shared seated;         /* workers that wanted to take part in it */
   shared entered, left;  /* workers that went in, since the pool was made, and those that left */
   shared idle, sleepers; /* threads that sleep until a run is posted, and until others have ended */
   const mhagen_args *args; /* these three describe the run */
@@ -175,8 +193,8 @@ struct mhagen_pool {
   pthread_cond_t work, ended;
   int looks;    /* constant from here on: before sleeping; none with more threads than CPUs */
   long process; /* that the workers are in: a fork leaves them there */
-  int workers;  /* the caller is no worker */
-  pthread_t worker[];
+  int threads;  /* that there are, with the caller */
+  seat seats[];
 };
 
 /* Numbers are compared modulo their range. */
@@ -201,15 +219,11 @@ static void wait_for(mhagen_pool *pool, shared *of, size_t least, shared *asleep
   pthread_mutex_unlock(&pool->lock);
 }
 
-/* Wakes at most so many of those that sleep until a number changes, after it has. */
-static void wake(mhagen_pool *pool, shared *asleep, pthread_cond_t *changed, size_t most) {
+/* Wakes those that sleep until a number changes, after it has. */
+static void wake(mhagen_pool *pool, shared *asleep, pthread_cond_t *changed) {
   if (get(asleep) == 0) return;
   pthread_mutex_lock(&pool->lock);
-  if (most < get(asleep)) {
-    for (size_t i = 0; i < most; i++) pthread_cond_signal(changed);
-  } else {
-    pthread_cond_broadcast(changed);
-  }
+  pthread_cond_broadcast(changed);
   pthread_mutex_unlock(&pool->lock);
 }
 
@@ -220,72 +234,87 @@ static void wait_within(mhagen_pool *pool, shared *of, size_t least) {
 
 static void tell_within(mhagen_pool *pool, shared *of, size_t more) {
   add(of, more);
-  wake(pool, &pool->sleepers, &pool->ended, (size_t)-1);
+  wake(pool, &pool->sleepers, &pool->ended);
 }
 
-/* Takes tasks until none is left. A thread tells of those that have ended when it leaves their
- * phase. Returns the number of all tasks. */
-static size_t take_tasks(mhagen_pool *pool) {
-  const mhagen_phase *phase = pool->choice.phases, *const end = phase + pool->choice.phase_count;
-  size_t first = 0, ended = 0; /* the number of the phase's first task; what was not told */
-  for (;;) {
-    const size_t number = add(&pool->next, 1), before = first;
-    for (; phase != end && number - first >= (size_t)phase->tasks; ++phase) {
-      first += (size_t)phase->tasks;
-    }
-    if (first != before) {
-      if (ended > 0) tell_within(pool, &pool->done, ended);
-      ended = 0;
-      if (phase != end) wait_within(pool, &pool->done, first);
-    }
-    if (phase == end) return first;
-    phase->task(pool->args, phase->first + (int)(number - first));
-    ++ended;
+/* The next of `count` tasks of a seat, `before` of whose tasks were of earlier phases; or -1. */
+static int take(seat *of, size_t before, int count) {
+  size_t taken = get(&of->taken);
+  while (taken - before < (size_t)count) {
+    if (swap(&of->taken, &taken, taken + 1)) return (int)(taken - before);
   }
+  return -1;
+}
+
+/* Takes tasks until none is left, first those of the thread's own seat. Tells of those that have
+ * ended when it leaves their phase. Returns the number of all tasks. */
+static size_t take_tasks(mhagen_pool *pool, int own) {
+  const int threads = pool->choice.threads;
+  size_t first = 0, before[MHAGEN_MAX_THREADS]; /* tasks of earlier phases: of all, of each seat */
+  memset(before, 0, (size_t)threads * sizeof *before);
+  for (int p = 0; p < pool->choice.phase_count; p++) {
+    const mhagen_phase *const phase = &pool->choice.phases[p];
+    const int whole = phase->tasks / threads, rest = phase->tasks % threads;
+    size_t ended = 0;
+    for (int i = 0, at = own; i < threads; i++, at = at + 1 < threads ? at + 1 : 0) {
+      const int count = whole + (at < rest), start = at * whole + (at < rest ? at : rest);
+      for (int task; (task = take(&pool->seats[at], before[at], count)) >= 0; ++ended) {
+        if (first > 0 && ended == 0) wait_within(pool, &pool->done, first);
+        phase->task(pool->args, phase->first + start + task);
+      }
+      before[at] += (size_t)count;
+    }
+    if (ended > 0) tell_within(pool, &pool->done, ended);
+    first += (size_t)phase->tasks;
+  }
+  return first;
 }
 
 static void *work(void *argument) {
-  mhagen_pool *pool = argument;
+  seat *const own = argument;
+  mhagen_pool *const pool = own->pool;
+  const int number = (int)(own - pool->seats);
   set_environment(without_traps(get_environment()));
   for (size_t seen = 0;;) {
     wait_for(pool, &pool->posted, seen + 1, &pool->idle, &pool->work, pool->looks);
     seen = get(&pool->posted);
     add(&pool->entered, 1);
     const int open = get(&pool->open) == seen, stop = open && pool->stop;
-    if (open && !stop && add(&pool->seated, 1) < (size_t)pool->choice.threads - 1) take_tasks(pool);
+    if (open && !stop && number < pool->choice.threads) take_tasks(pool, number);
     tell_within(pool, &pool->left, 1);
     if (stop) return NULL;
   }
 }
 
-int mhagen_pool_threads(const mhagen_pool *pool) { return pool ? pool->workers + 1 : 1; }
+int mhagen_pool_threads(const mhagen_pool *pool) { return pool ? pool->threads : 1; }
 
-/* Opens what the pool describes, and wakes as many workers as it has seats. */
+/* Opens what the pool describes. */
 static void open_run(mhagen_pool *pool) {
   size_t number = get(&pool->posted) + 1;
   if (number == 0) number = 1; /* which 0 is not */
   set(&pool->open, number);
   set(&pool->posted, number);
-  wake(pool, &pool->idle, &pool->work, (size_t)pool->choice.threads - 1);
+  wake(pool, &pool->idle, &pool->work);
 }
 
 mhagen_pool *mhagen_pool_create(int threads) {
   if (threads < 0 || threads > MHAGEN_MAX_THREADS || !rounds_to_nearest()) return NULL;
   const int cpus = usable_cpus(), all = threads > 0 ? threads : cpus;
-  const int wanted = (all < MHAGEN_MAX_THREADS ? all : MHAGEN_MAX_THREADS) - 1;
-  mhagen_pool *pool = calloc(1, sizeof *pool + (size_t)wanted * sizeof pool->worker[0]);
+  const int wanted = all < MHAGEN_MAX_THREADS ? all : MHAGEN_MAX_THREADS;
+  mhagen_pool *pool = calloc(1, sizeof *pool + (size_t)wanted * sizeof pool->seats[0]);
   if (!pool) return NULL;
-  pool->looks = wanted < cpus ? LOOKS : 0;
+  pool->looks = wanted <= cpus ? LOOKS : 0;
   pool->process = process();
   if (pthread_mutex_init(&pool->lock, NULL)) goto no_lock;
   if (pthread_cond_init(&pool->work, NULL)) goto no_work;
   if (pthread_cond_init(&pool->ended, NULL)) goto no_ended;
-  while (pool->workers < wanted) {
-    if (pthread_create(&pool->worker[pool->workers], NULL, work, pool)) {
+  for (pool->threads = 1; pool->threads < wanted; pool->threads++) {
+    seat *const next = &pool->seats[pool->threads];
+    next->pool = pool;
+    if (pthread_create(&next->thread, NULL, work, next)) {
       mhagen_pool_destroy(pool); /* joins those that did start */
       return NULL;
     }
-    pool->workers++;
   }
   return pool;
 
@@ -305,9 +334,8 @@ void mhagen_pool_destroy(mhagen_pool *pool) {
     return;
   }
   pool->stop = 1;
-  pool->choice.threads = pool->workers + 1;
   open_run(pool);
-  for (int i = 0; i < pool->workers; i++) pthread_join(pool->worker[i], NULL);
+  for (int i = 1; i < pool->threads; i++) pthread_join(pool->seats[i].thread, NULL);
   pthread_cond_destroy(&pool->ended);
   pthread_cond_destroy(&pool->work);
   pthread_mutex_destroy(&pool->lock);
@@ -318,7 +346,7 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *any, const mhagen_args *a
                                   mhagen_pool *pool) {
   const mhagen_kernel *const kernel = mhagen_kernel_at(any, args);
   if (!pool || pool->process != process()) return kernel->run(args);
-  const mhagen_choice best = mhagen_choose(kernel, pool->workers + 1);
+  const mhagen_choice best = mhagen_choose(kernel, pool->threads);
   if (!best.phases) return kernel->run(args); /* in the order that keeps one core's caches warm */
   const mhagen_status status = mhagen_check_args(kernel, args);
   if (status != MHAGEN_OK) return status;
@@ -326,11 +354,10 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *any, const mhagen_args *a
   set_environment(without_traps(before));
   pool->args = args;
   pool->choice = best;
-  set(&pool->next, 0);
   set(&pool->done, 0);
-  set(&pool->seated, 0);
+  for (int i = 0; i < best.threads; i++) set(&pool->seats[i].taken, 0);
   open_run(pool);
-  wait_within(pool, &pool->done, take_tasks(pool));
+  wait_within(pool, &pool->done, take_tasks(pool, 0));
   set(&pool->open, 0);
   size_t left; /* read before `entered`: when both are equal, nobody is in */
   while ((left = get(&pool->left)) != get(&pool->entered)) wait_within(pool, &pool->left, left + 1);

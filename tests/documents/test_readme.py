@@ -1,5 +1,6 @@
 """README.md and docs/ say what is true: commands run, tables and programs are those of the sources, links lead
 somewhere."""
+import json
 import re
 import statistics
 import subprocess
@@ -245,6 +246,17 @@ def test_plot_of_speed(tmp_path):
     pytest.importorskip("matplotlib")
     run(sys.executable, ROOT / "bench/plot.py", tmp_path / "new.svg")
     assert (tmp_path / "new.svg").read_text() == (ROOT / "docs/speed.svg").read_text()
+
+
+def test_plot_of_threads(tmp_path):
+    """docs/threads.svg and the table of docs/threads.md have the figures of bench/threads.json."""
+    run(sys.executable, ROOT / "bench/threads.py", "--plot", ROOT / "bench/threads.json", tmp_path / "new.svg")
+    assert (tmp_path / "new.svg").read_text() == (ROOT / "docs/threads.svg").read_text()
+    page, rows = PAGES["docs/threads.md"], json.loads((ROOT / "bench/threads.json").read_text())["rows"]
+    for row in rows:
+        ours = " | ".join(f"{time:.0f}" for time in row["us"]["ours"].values())
+        assert f"| {row['shape']}, {row['type']} | {ours} |" in page
+    assert len(rows) == 8
 
 
 def test_page_of_the_interface(tmp_path):
