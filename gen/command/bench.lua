@@ -7,8 +7,8 @@ local errors = require "command.errors"
 local isas = require "isa.init"
 local kernel = require "command.kernel"
 local native = require "command.native"
+local predicted = require "command.predicted"
 local takes = require "command.takes"
-local threads = require "kernel.threads"
 
 local must = errors.must
 
@@ -93,7 +93,7 @@ local function run(args)
   if not ok then return 1, ("bench of %s: %s: %s"):format(cfg.name, rows[1].status, rows[1].message) end
   if args.json then return 0 end
   must(host.print(bench.text(rows[1])))
-  if #rows > 1 then must(host.print(bench.threads_text(rows, threads.predicted(recorded)))) end
+  if #rows > 1 then must(host.print(bench.threads_text(rows, predicted.of(recorded)))) end
   return 0
 end
 

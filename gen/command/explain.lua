@@ -6,6 +6,7 @@ local describe = require "kernel.describe"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local ladder = require "kernel.ladder"
+local predicted = require "command.predicted"
 local record = require "plan.record"
 local takes = require "command.takes"
 
@@ -13,7 +14,11 @@ local function run(args)
   local cfg = kernel.load_config(args.config)
   local texts = {}
   for _, one in ipairs(ladder.tree(cfg)) do
-    if not config.members(one) then texts[#texts + 1] = describe.explain(record(one), args) end
+    if not config.members(one) then
+      local recorded = record(one)
+      local threads = args.threads and predicted.lines(recorded, args.threads)
+      texts[#texts + 1] = describe.explain(recorded, { why = args.why, types = args.types, threads = threads })
+    end
   end
   errors.must(host.print(table.concat(texts, "\n")))
   return 0

@@ -17,7 +17,6 @@ local sections = require "schedule.sections"
 local shape_of = require "kernel.shape"
 local types = require "machine.types"
 local ways = require "way.init"
-local threads = require "kernel.threads"
 local wording = require "base.wording"
 
 local number = wording.number
@@ -263,7 +262,7 @@ local function head_lines(recorded, alone)
 end
 
 -- The plan of a kernel. more: { why =, types =, threads = }, which tables are wanted besides: the reasons of all
--- choices with what was rejected; what other types cost; what so many threads are predicted to gain.
+-- choices with what was rejected; what other types cost; lines on threads (command/predicted.lua).
 function M.explain(recorded, more)
   local counts, sum, alone = floor.of(recorded)
   local lines = {}
@@ -275,7 +274,7 @@ function M.explain(recorded, more)
     add { wording.hung(("  %s %s"):format(line[1], begin), text) }
   end
   add(floor_lines(recorded, counts, sum))
-  if more.threads then add(threads.lines(recorded, more.threads)) end
+  if more.threads then add(more.threads) end
   if more.types then add(type_lines(recorded)) end
   add(choice_lines(recorded, more.why))
   add(buffer_lines(recorded))

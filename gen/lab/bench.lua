@@ -309,7 +309,7 @@ function M.text(row)
 end
 
 -- Rows of several numbers of threads as a table: times, how many times as fast as the first, and that over what FMA
--- loops gain. predicted: kernel/threads.lua.
+-- loops gain. predicted: command/predicted.lua.
 function M.threads_text(rows, predicted)
   local lines = { "  threads        us  speedup  FMA loops  efficiency  predicted" }
   local _, _, first = predicted(rows[1].threads)

@@ -6,8 +6,8 @@ static const double BEGIN = 3000, WAIT = 100, TAKE = 1500;
 /* What twice as many threads, and several in the place of one, must gain by the model. */
 static const double WORTH_DOUBLING = 0.9, WORTH_FORKING = 0.8;
 
-/* Takes a list of phases on so many threads if `price` times its cycles are fewer. The more threads,
- * the more likely it is that a slow one holds the last task: up to half a task more than the mean. */
+/* Takes a list of phases on so many threads if `price` times its cycles are fewer. The more there
+ * are, the more likely a slow one holds the last task: up to half a task more than the mean. */
 static void consider(mhagen_choice *best, mhagen_choice other, double price) {
   other.cycles = BEGIN;
   for (int p = 0; p < other.phase_count; p++) {
@@ -164,18 +164,18 @@ static int swap(shared *of, size_t *is, size_t to) {
 }
 #endif
 
-/* A thread of a pool, and its share of the tasks of each phase: those that neighbour each other, so
- * that from phase to phase and from run to run it has to do with the same heads. Whoever has no task
- * left takes those of others. */
+/* A thread of a pool, and its share of the tasks of each phase: these are neighbours, so that it has
+ * to do with the same heads in each phase and in each run. Whoever has no task left takes those of
+ * others. */
 typedef struct seat {
   shared taken; /* how many of its tasks have been, in all phases so far */
   mhagen_pool *pool;
   pthread_t thread; /* of all but the first: that is the caller */
 } seat;
 
-/* A run is a list of phases. A thread leaves a phase when all of its tasks are taken, and so somebody
- * is at them. The next task waits until they have ended. No lock is held in a run unless a thread
- * sleeps or is woken.
+/* A run is a list of phases. A thread leaves a phase when all of its tasks are taken, so that
+ * somebody is at them. The next task waits until they have ended. No lock is held in a run unless a
+ * thread sleeps or is woken.
  *
  * The caller describes a run, opens it, works, closes it, and waits until every worker that went in
  * has left. A worker goes in before it looks whether the run is open, so that nothing changes while

@@ -9,7 +9,7 @@ local M = {}
 
 -- A function of a number of threads: the list of phases that is run, nil where one thread runs everything; the threads
 -- that take part; the cycles of a run; how many times as fast that is as one thread.
-function M.predicted(recorded)
+function M.of(recorded)
   local by_stages = floor.by_stages(recorded)
   local phases = tasks.rows(recorded.phases, recorded.plan, by_stages)
   local coarse = tasks.rows(recorded.coarse or {}, recorded.plan, by_stages)
@@ -22,7 +22,7 @@ end
 
 -- A table of the asked numbers of threads.
 function M.lines(recorded, numbers)
-  local predicted = M.predicted(recorded)
+  local predicted = M.of(recorded)
   local lines = { "threads (predicted: the cycles of a run, and how many times as fast as one thread)",
                   "  asked  used   tasks           cycles  speedup" }
   for _, threads in ipairs(numbers) do
