@@ -164,9 +164,9 @@ static int swap(shared *of, size_t *is, size_t to) {
 }
 #endif
 
-/* A thread of a pool, and its share of the tasks of each phase: these are neighbours, so that it has
- * to do with the same heads in each phase and in each run. Whoever has no task left takes those of
- * others. */
+/* A thread of a pool, and its share of the tasks of each phase. These are neighbours, so that it
+ * has to do with the same heads in each phase and in each run. Whoever has no task left takes those
+ * of others. */
 typedef struct seat {
   shared taken; /* how many of its tasks have been, in all phases so far */
   mhagen_pool *pool;
