@@ -12,13 +12,14 @@ local wording = require "base.wording"
 -- ---- operators ----
 
 -- A row has inputs, their names in order; keys, the name of that with K; past, of that of earlier runs; masks, of those
--- that hide; attributes, all that are known, also those that change nothing here; and read, which makes keys and
--- projections of a layer.
+-- that hide; outputs, what they are (gen/onnx/beside.lua); attributes, all that are known, also those that change
+-- nothing here; and read, which makes keys and projections of a layer.
 local operators = {}
 
 operators["com.microsoft Attention"] = {
   inputs = { "input", "weights", "bias", "mask_index", "past", "attention_bias", "past_sequence_length" },
   past = "past",
+  outputs = { "y", "kv" },
   masks = { mask_index = true, attention_bias = true },
   attributes = { "do_rotary", "mask_filter_value", "num_heads", "past_present_share_buffer", "qkv_hidden_sizes",
                  "rotary_embedding_dim", "scale", "unidirectional" },
@@ -47,6 +48,7 @@ operators["com.microsoft MultiHeadAttention"] = {
              "past_sequence_length", "cache_indirection" },
   keys = "key",
   past = "past_key",
+  outputs = { "y", "k", "v", "scores" },
   masks = { key_padding_mask = true, attention_bias = true },
   attributes = { "mask_filter_value", "num_heads", "scale", "unidirectional" },
   read = function(layer)
@@ -82,6 +84,7 @@ operators["com.microsoft GroupQueryAttention"] = {
              "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale" },
   keys = "key",
   past = "past_key",
+  outputs = { "y", "k", "v", "scores" },
   masks = { attention_bias = true },
   attributes = { "do_rotary", "kv_num_heads", "local_window_size", "num_heads", "qk_output", "rotary_interleaved",
                  "scale", "smooth_softmax", "softcap" },
@@ -125,6 +128,7 @@ operators[" Attention"] = {
   inputs = { "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen" },
   keys = "K",
   past = "past_key",
+  outputs = { "y", "k", "v", "scores" },
   masks = { attn_mask = true, nonpad_kv_seqlen = true },
   attributes = { "is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode",
                  "right_window_size", "scale", "softcap", "softmax_precision" },
