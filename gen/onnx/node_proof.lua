@@ -96,7 +96,7 @@ local function add_shapes(layer, record, shapes, past)
     shapes[record.inputs.past_v] = { extents.b, h_kv, past, keys.dv }
   end
   for _, mask in ipairs(record.inputs.masks) do
-    local shape, dims = {}, layer.graph.values[mask.value] and layer.graph.values[mask.value].dims or {}
+    local shape, dims = {}, layer:axes(mask.value) or {}
     for i = 1, #layer.mask_axes do
       shape[i] = dims[i] == 1 and 1 or extents[layer.mask_axes:sub(i, i)]
     end

@@ -37,7 +37,7 @@ operators["com.microsoft Attention"] = {
                           all = all, first = 0, count = all }, sizes)
     keys.causal = c:number("unidirectional", 0) ~= 0
     keys.scale = layer:given "scale"
-    layer:mask "attention_bias"
+    layer:mask("attention_bias", "add")
     layer:padding "mask_index"
     layer:check_filter "mask_index"
   end,
@@ -73,7 +73,7 @@ operators["com.microsoft MultiHeadAttention"] = {
     keys.causal = c:number("unidirectional", 0) ~= 0
     keys.scale = layer:given "scale"
     layer:refuse "cache_indirection"
-    layer:mask "attention_bias"
+    layer:mask("attention_bias", "add")
     layer:padding "key_padding_mask"
     layer:check_filter "key_padding_mask"
   end,
@@ -218,15 +218,28 @@ local function add_values(layer)
   args.y = p.o and p.o.y or layer.node.outputs[1]
 end
 
+-- The axes of a value as the graph makes them: sizes are those that all runs have.
+local function known_axes(find, graph, from_user)
+  local longer
+  return function(value)
+    local shape, dims = find.elements.shapes[value], {}
+    longer = longer or graph_layers.longer(graph, from_user)
+    local other = longer[value]
+    if not shape or not other or #other ~= #shape then return nil end
+    for i, size in ipairs(shape) do dims[i] = other[i] == size and size end
+    return dims
+  end
+end
+
 -- A layer of an operator that is one node.
-local function read_operator(graph, node, from_user)
+local function read_operator(graph, node, from_user, known)
   local operator = operators[("%s %s"):format(node.domain, node.op)]
   local prefix, values, at = ("node %s: "):format(wording.short(node.name)), {}, {}
   for key, value in pairs(node.attributes) do values[prefix .. key] = value end
   for i, name in ipairs(operator.inputs) do at[name] = i end
   local layer = setmetatable({
     name = node.name, graph = graph, node = node, operator = operator, at = at, from_user = from_user, keys = {},
-    projections = {}, more = {}, args = {}, c = fields.new(graph.path, values, prefix) }, Layer)
+    projections = {}, more = {}, args = {}, known = known, c = fields.new(graph.path, values, prefix) }, Layer)
   layer:check_node()
   operator.read(layer)
   add_projections(layer)
@@ -236,7 +249,8 @@ end
 
 -- The same, once it computes what its keys say.
 local function proved(find, graph, node, from_user)
-  local layer = read_operator(graph, node, from_user)
+  find.known = find.known or known_axes(find, graph, from_user)
+  local layer = read_operator(graph, node, from_user, find.known)
   local why = node_proof.prove(find, layer)
   if why then layer:fail("%s", why) end
   layer.keys = layers.key_list(layer.keys)

@@ -1,6 +1,8 @@
 """Layers whose attention is one operator, for fuzz_lookalikes.py: those of com.microsoft, and of ai.onnx's opset 23."""
 import numpy as np
+import onnxruntime
 
+OLD = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) < (1, 32)  # adds masks before softcaps
 PLACES = "x q k v qr kr vr qt kt vt mask c cr y".split()
 OURS = {"domain": "com.microsoft"}
 
@@ -152,7 +154,8 @@ def of_onnx(layer):
     for key, *values in ("scale", 0.3), ("softcap", 2.0, 0.0), ("is_causal", 0, 1):
         layer.maybe(key, *values)
     shapes = [(s, s), (1, 1, s, s), (b, 1, s, s), (1, h, s, s), (b, h, s, s)]
-    mask = layer.added(shapes, True) if layer.pick([0, 1]) else ""
+    capped = OLD and layer.attributes.get("softcap")
+    mask = layer.added(shapes, True) if layer.pick([0, 1]) and not capped else ""
     y = layer.node("Attention", *operands.values(), mask)
     if not apart:
         return y, dv

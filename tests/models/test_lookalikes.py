@@ -294,6 +294,43 @@ def test_many_rows(tmp_path):
     assert "seq=1500" in text and " project=qkv" in text, text
 
 
+def by_head(g, value):
+    return g.node("Transpose", g.node("Reshape", value, g.ints(2, 4, 2, 8)), perm=[0, 2, 1, 3])
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda g, k, mask: (k, mask), " mask=add"),
+    (lambda g, k, mask: (g.node("Relu", k), g.node("Add", mask, mask)), " mask=add"),
+    (lambda g, k, mask: (k, g.node("Less", mask, g.floats(0))), " mask=bool"),
+    (lambda g, k, mask: (k, g.node("Where", g.node("Less", mask, g.floats(0)), mask, mask)), " mask=add"),
+    (lambda g, k, mask: (k, g.node("ReduceSum", mask, g.ints(0), keepdims=1)), "whether it is of bool")])
+def test_what_the_file_does_not_say(change, said, tmp_path):
+    """The axes of operands that nodes make, and whether a mask is of bool."""
+    g = fuzz.Graph("untold")
+    g.opset = 23
+    x, mask = g.input("x", g.normal(2, 4, 12)), g.input("m", g.normal(4, 4))
+    q, k, v = (g.node("MatMul", x, g.floats(g.normal(12, 16))) for _ in "qkv")
+    k, mask = change(g, k, mask)
+    y = g.node("Attention", q, k, v, mask, q_num_heads=2, kv_num_heads=2)
+    onnx.save(g.model(g.node("Identity", y)), tmp_path / "m.onnx")
+    words = ["model", tmp_path / "m.onnx", "isa=scalar"]
+    if said.startswith(" "):
+        assert said in run(MHAGEN, *words, "-o", tmp_path / "out")
+    else:
+        assert said in refused(tmp_path, *words)
+
+
+def test_heads_of_keys_that_the_file_does_not_say(tmp_path):
+    """Keys with heads of their own, of com.microsoft's operator, which were taken for rows."""
+    g = fuzz.Graph("heads")
+    x = g.input("x", g.normal(2, 4, 12))
+    q, k, v = (g.node("MatMul", x, g.floats(g.normal(12, 16))) for _ in "qkv")
+    k, v = g.node("Neg", by_head(g, k)), g.node("Neg", by_head(g, v))
+    y = g.node("MultiHeadAttention", q, k, v, domain="com.microsoft", num_heads=2)
+    onnx.save(g.model(y), tmp_path / "m.onnx")
+    assert "key: 4 axes, not 3" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
+
+
 def test_operators_behind_each_other(tmp_path):
     """Rows of the second are those that the first makes, as the constants of a Reshape between them say."""
     g = fuzz.Graph("chain")
