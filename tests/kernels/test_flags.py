@@ -189,9 +189,10 @@ def test_flags_of_the_link(tmp_path):
     assert same == ordinary and zeros.startswith("zeros")
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", in_turn(ISAS, "environment", count=len(ISAS) // 2))
 def test_environment(isa, tmp_path):
-    """Packing and the self-test raise nothing but what is inexact, and another rounding mode has its status."""
+    """Half of the ISAs in turn. Packing and the self-test raise nothing but what is inexact, and another rounding mode
+    has its status."""
     types = ["", "dtype=bf16", "dtype=f16", "dtype=int8", "weight_dtype=int4", "weight_dtype=f16"]
     for i, more in enumerate(in_turn(types, "environment", isa)):
         out = tmp_path / str(i)
