@@ -25,8 +25,8 @@ def compile_within_stack(command, source, *flags):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_compiles(compiler, isa, covering_texts, tmp_path):
-    """Without a warning, and within the stack. Half of the configs in turn, each of one ISA in turn, and one compiler in
-    turn takes it."""
+    """Without a warning, and within the stack. Half of the configs in turn, each of one ISA in turn, and one compiler
+    in turn takes it."""
     command = compiler_for(isa, compiler)
     for i in in_turn(range(len(COVER)), "compiles", count=len(COVER) // 2):
         config = COVER[i]

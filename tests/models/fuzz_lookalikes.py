@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Graphs that look like attention, and may mean something else: an attention layer as exporters write it, in products
-or as one operator (fuzz_operators.py), changed in one or two drawn places. What `mhagen model` makes of each runs in ONNX Runtime beside the graph itself, and must
-compute the same, unless it is refused.
+or as one operator (fuzz_operators.py), changed in one or two drawn places. What `mhagen model` makes of each runs in
+ONNX Runtime beside the graph itself, and must compute the same, unless it is refused.
 
     fuzz_lookalikes.py [--count N] [--seed S]      draws N graphs (120)
     fuzz_lookalikes.py --replay NUMBER --seed S    one of them again; it stays in the folder that is named

@@ -125,7 +125,8 @@ def grouped_query(layer):
         layer.attributes["do_rotary"] = 1
         layer.maybe("rotary_interleaved", 0, 1)
     lengths = [layer.either("lengths", np.full(b, s - 1, "i4")), layer.either("total", np.array(s, "i4"))]
-    for key, *values in ("scale", 0.3), ("softcap", 2.0, 0.0), ("local_window_size", 2, 3, -1), ("smooth_softmax", 0, 1):
+    keys = ("scale", 0.3), ("softcap", 2.0, 0.0), ("local_window_size", 2, 3, -1), ("smooth_softmax", 0, 1)
+    for key, *values in keys:
         layer.maybe(key, *values)
     sink = g.floats(g.normal(h)) if layer.pick([0, 0, 1]) else ""
     mask = layer.added([(first, heads, s, s) for first in (1, b) for heads in (1, h)], False) \
