@@ -102,7 +102,7 @@ def multi_head(layer):
         tables, how = layer.tables(dk), {"interleaved": layer.pick([0, 1]), "num_heads": h}
         places = layer.pick([layer.places(), g.ints(0), g.ints(1)])
         q, k = (g.node("RotaryEmbedding", value, places, *tables, **how, **OURS) for value in (q, k))
-    if layer.pick([0, 0, 1]):  # keys and values by heads
+    if dv == dk and layer.pick([0, 0, 1]):  # keys and values by heads
         k, v = layer.split("k", k, h, dk), layer.split("v", v, h, dv)
         bias = ""
     else:
@@ -113,7 +113,7 @@ def multi_head(layer):
 
 
 def grouped_query(layer):
-    g, h, dk, b, s = layer.g, layer.h, layer.dk, layer.b, layer.s
+    g, h, dk, b, s = layer.g, layer.h, 16, layer.b, layer.s  # of other widths ONNX Runtime has none
     h_kv = layer.pick([h, h // 2])
     inputs = [layer.rows(letter, heads, dk) for letter, heads in zip("qkv", (h, h_kv, h_kv))]
     if layer.pick([0, 0, 1]):  # all in one
