@@ -70,7 +70,7 @@ end
 local function add_layer_keys(model, layer, longer)
   layer.own = {}
   local keys, args = {}, layer.found and layer.found.inputs or layer.args
-  local seq, seq_kv = fixed.rows(model.graph, layer, longer)
+  local seq, seq_kv = fixed.rows(layer, longer)
   keys.io_dtype = io_type(model.graph, args.q)
   if seq then keys.seq, layer.own.seq = seq, true end
   if seq_kv then keys.seq_kv, layer.own.seq_kv = seq_kv, true end

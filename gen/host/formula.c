@@ -57,12 +57,13 @@ static mhagen_kernel read_shape(lua_State *L, int index) {
   static const char *const masks[] = {"none", "bool", "add", NULL};
   static const char *const layouts[] = {"bshd", "bhsd", NULL};
   static const char *const aligns[] = {"top_left", "bottom_right", NULL};
+  static const char *const scores[] = {"none", "scaled", "capped", "masked", NULL};
   static const struct {
     const char *field;
     unsigned bit;
   } rows[] = {{"causal", MHAGEN_CAUSAL}, {"window_left", MHAGEN_WINDOW_LEFT}, {"window_right", MHAGEN_WINDOW_RIGHT},
               {"softcap", MHAGEN_SOFTCAP}, {"past", MHAGEN_CACHE_APPEND}, {"cross", MHAGEN_CROSS},
-              {"sink", MHAGEN_SINK}, {"kv_len", MHAGEN_KV_LEN}};
+              {"sink", MHAGEN_SINK}, {"kv_len", MHAGEN_KV_LEN}, {"probs", MHAGEN_PROBS}};
   mhagen_kernel shape = {.h = integer_in(L, index, "h", 0), .h_kv = integer_in(L, index, "h_kv", 0),
                          .d_model = integer_in(L, index, "d_model", 0), .dk = integer_in(L, index, "dk", 0),
                          .dv = integer_in(L, index, "dv", 0), .seq = integer_in(L, index, "seq", 0),
@@ -79,13 +80,15 @@ static mhagen_kernel read_shape(lua_State *L, int index) {
     if (is_set(L, index, rows[i].field)) shape.options |= rows[i].bit;
   }
   const int norm = word_in(L, index, "qk_norm", norms), turn = word_in(L, index, "rope", turns),
-            mask = word_in(L, index, "mask", masks);
+            mask = word_in(L, index, "mask", masks), score = word_in(L, index, "scores", scores);
   static const int of_norms[] = {0, MHAGEN_NORM_RMS, MHAGEN_NORM_LAYER, MHAGEN_NORM_L2},
                    of_spans[] = {MHAGEN_SPAN_HEAD, MHAGEN_SPAN_EACH, MHAGEN_SPAN_ALL},
                    of_turns[] = {0, MHAGEN_ROPE_HALF, MHAGEN_ROPE_INTERLEAVED};
   static const unsigned of_masks[] = {0, MHAGEN_MASK_BOOL, MHAGEN_MASK_ADD};
+  static const int of_scores[] = {0, MHAGEN_SCORES_SCALED, MHAGEN_SCORES_CAPPED, MHAGEN_SCORES_MASKED};
   shape.qk_norm = of_norms[norm], shape.norm_span = of_spans[word_in(L, index, "norm_span", spans)];
-  shape.rope = of_turns[turn], shape.options |= of_masks[mask];
+  shape.rope = of_turns[turn], shape.options |= of_masks[mask], shape.scores = of_scores[score];
+  if (score > 0) shape.options |= MHAGEN_SCORES;
   if (norm > 0) shape.options |= MHAGEN_QK_NORM;
   if (turn > 0) shape.options |= MHAGEN_ROPE;
   if (word_in(L, index, "layout", layouts) == 1) shape.options |= MHAGEN_BHSD;
@@ -181,6 +184,8 @@ typedef struct Run {
   const double *past_k, *past_v; /* [batch][heads][past][width] */
   size_t past, width, count;     /* rows of earlier runs; numbers of a row of y, and of y */
   double *y, *hidden;            /* hidden: whether a number depends on a head whose query sees no key */
+  double *k, *v;                 /* [batch][h_kv][rows][width]: what a cache has behind the run, or null */
+  double *written, *unseen;      /* [batch][h][seq][seq_kv]: scores or weights, of queries that see no key; or null */
   double scores, size;           /* the largest score; the largest number of y without its bias */
 } Run;
 
@@ -303,23 +308,59 @@ static void place_past(const double *from, size_t past, size_t heads, size_t wid
 /* Sets the flags of the numbers of y that come from a query of a head. */
 static void hide(Run *r, size_t entry, size_t row, size_t head) {
   const extents *const e = &r->e;
-  const size_t one = r->of[O].w ? e->y_width : e->dv;
-  const size_t at = r->of[O].w ? entry * e->n + row : entry * e->n * e->h + ref_lies(e, e->n, e->h, row, head);
+  const bool whole = ref_projects(e, MHAGEN_PROJECT_O);
+  const size_t one = whole ? e->y_width : e->dv;
+  const size_t at = whole ? entry * e->n + row : entry * e->n * e->h + ref_lies(e, e->n, e->h, row, head);
   for (size_t k = 0; k < one; ++k) r->hidden[at * one + k] = 1;
+}
+
+/* Rows of all heads as a cache has them. */
+static void keep(double *to, const double *from, size_t rows, size_t heads, size_t width) {
+  for (size_t i = 0; i < rows * heads; ++i) {
+    memcpy(to + (i % heads * rows + i / heads) * width, from + i * width, width * sizeof *to);
+  }
+}
+
+/* What a run writes beside y for a query: its scores, or its weights. */
+static void write_scores(Run *r, const spot *of, const scored *room, bool sees) {
+  const size_t m = r->e.m, first = ((of->entry * r->e.h + of->head) * r->e.n + of->row) * m;
+  for (size_t j = 0; j < m; ++j) r->unseen[first + j] = !sees;
+  if (r->shape.options & MHAGEN_PROBS) {
+    ref_store_probs(of, &r->e, room->p, r->written);
+    return;
+  }
+  spot at = *of;
+  for (size_t j = 0; j < m; ++j) {
+    const bool seen = j >= r->e.first && j < r->e.end && r->e.sees[j];
+    at.key = j, at.mask = room->mask[j];
+    r->written[first + j] = !seen                                      ? -INFINITY
+                            : r->shape.scores == MHAGEN_SCORES_MASKED ? ref_changed(&at, room->score[j])
+                            : r->shape.scores == MHAGEN_SCORES_CAPPED ? ref_capped(&r->shape, room->score[j])
+                                                                      : room->score[j];
+  }
+}
+
+/* Whether a query sees a key that no mask hides. */
+static bool sees_a_key(const Run *r, size_t entry, size_t head, size_t row) {
+  size_t first, end;
+  mhagen_keys_seen(&r->shape, &r->args, entry, row, &first, &end);
+  for (size_t key = first; key < end; ++key) {
+    if (mhagen_mask(&r->shape, &r->args, entry, head, row, key) > HIDDEN) return true;
+  }
+  return false;
 }
 
 static void attend(Run *r, size_t entry, const scored *room) {
   for (size_t i = 0; i < r->e.n * r->e.h; ++i) {
     const size_t row = i / r->e.h, head = i % r->e.h;
     const spot at = ref_spot(&r->shape, &r->weights, &r->args, entry, head, row);
-    bool sees = false;
+    const bool sees = sees_a_key(r, entry, head, row);
+    if (!sees) hide(r, entry, row, head);
     ref_attend(&at, &r->x, &r->e, room);
     for (size_t j = r->e.first; j < r->e.end; ++j) {
-      if (!r->e.sees[j] || room->mask[j] <= HIDDEN) continue;
-      sees = true;
-      r->scores = fmax(r->scores, fabs(room->score[j]));
+      if (r->e.sees[j] && room->mask[j] > HIDDEN) r->scores = fmax(r->scores, fabs(room->score[j]));
     }
-    if (!sees) hide(r, entry, row, head);
+    if (r->written) write_scores(r, &at, room, sees);
   }
 }
 
@@ -336,13 +377,38 @@ static void run_entry(Run *r, size_t entry, const scored *room) {
     place_past(r->past_k + entry * e->h_kv * r->past * e->dk, r->past, e->h_kv, e->dk, r->x.k);
     place_past(r->past_v + entry * e->h_kv * r->past * e->dv, r->past, e->h_kv, e->dv, r->x.v);
   }
+  if (r->k) {
+    keep(r->k + entry * e->h_kv * e->made * e->dk, r->x.k, e->made, e->h_kv, e->dk);
+    keep(r->v + entry * e->h_kv * e->made * e->dv, r->x.v, e->made, e->h_kv, e->dv);
+  }
   attend(r, entry, room);
   if (r->of[O].w) take(r, &r->of[O], entry, e->n, r->x.context, r->y + entry * e->n * e->y_width);
   else ref_project_output(&r->x, e, entry);
 }
 
-/* formula(shape, weights, args) -> y, flags, the largest score, the largest number of y without its bias
- *   shape     keys of a config and their values; past: rows in the cache, of cross-attention
+/* Pushes an array of zeros. */
+static double *push_zeros(lua_State *L, size_t count) {
+  double *to = push_memory(L, count * sizeof *to)->at;
+  memset(to, 0, count * sizeof *to);
+  return to;
+}
+
+/* Pushes a table with arrays for what a run writes beside y. */
+static void push_more(lua_State *L, Run *r) {
+  const extents *const e = &r->e;
+  const size_t batch = (size_t)r->shape.batch, rows = r->shape.options & MHAGEN_CACHE_APPEND ? r->past + e->n : e->m;
+  lua_createtable(L, 0, 4);
+  r->k = push_zeros(L, batch * e->h_kv * rows * e->dk), lua_setfield(L, -2, "k");
+  r->v = push_zeros(L, batch * e->h_kv * rows * e->dv), lua_setfield(L, -2, "v");
+  if (!(r->shape.options & (MHAGEN_SCORES | MHAGEN_PROBS))) return;
+  r->written = push_zeros(L, batch * e->h * e->n * e->m), lua_setfield(L, -2, "scores");
+  r->unseen = push_zeros(L, batch * e->h * e->n * e->m), lua_setfield(L, -2, "unseen");
+}
+
+/* formula(shape, weights, args) -> y, flags, the largest score, the largest number of y without its bias, more
+ *   shape     keys of a config and their values; past: rows in the cache, of cross-attention; more: whether more is
+ *             wanted: { k =, v = [batch][h_kv][rows][width]; scores =, unseen = [batch][h][seq][seq_kv] with the keys
+ *             scores or probs: what a run writes, and whether the query sees no key }
  *   weights   memory of floats by the names of matrices, and in_out = true where they lie so; tables of rope too
  *   args      arrays: q, k, v, mask, kv_len as a run of the config has them; past_k, past_v [batch][h_kv][past][width]
  *   flags     of the numbers of y: whether a query of theirs sees no key */
@@ -360,9 +426,10 @@ static int host_formula(lua_State *L) {
   double *const keys = room + ref_room(&r->e);
   const scored of_keys = {keys, keys + r->e.m, keys + 2 * r->e.m};
   r->e.sees = push_memory(L, r->e.m)->at;
-  r->y = push_memory(L, r->count * sizeof *r->y)->at;
-  r->hidden = push_memory(L, r->count * sizeof *r->y)->at;
-  memset(r->hidden, 0, r->count * sizeof *r->y);
+  const bool more = is_set(L, 1, "more");
+  if (more) push_more(L, r);
+  r->y = push_zeros(L, r->count);
+  r->hidden = push_zeros(L, r->count);
   r->x = ref_numbers(&r->shape, &r->weights, &r->args, r->y);
   ref_divide(&r->x, &r->e, room);
   for (size_t b = 0; b < (size_t)r->shape.batch; ++b) run_entry(r, b, &of_keys);
@@ -372,7 +439,28 @@ static int host_formula(lua_State *L) {
   }
   lua_pushnumber(L, r->scores);
   lua_pushnumber(L, r->size);
-  return 4;
+  if (more) lua_pushvalue(L, -5); else lua_pushnil(L);
+  return 5;
+}
+
+/* hidden(shape, args) -> the flags of formula */
+static int host_hidden(lua_State *L) {
+  for (int i = 1; i <= 2; ++i) luaL_checktype(L, i, LUA_TTABLE);
+  lua_settop(L, 2);
+  Run *const r = push_memory(L, sizeof *r)->at;
+  *r = (Run){.shape = read_shape(L, 1), .past = (size_t)integer_in(L, 1, "past", 0)};
+  r->e = ref_extents(&r->shape);
+  set_widths(r);
+  read_mask(L, 2, r);
+  read_past(L, 2, r);
+  read_lengths(L, 2, r);
+  r->hidden = push_zeros(L, r->count);
+  const size_t queries = r->e.n * r->e.h;
+  for (size_t i = 0; i < (size_t)r->shape.batch * queries; ++i) {
+    const size_t entry = i / queries, row = i % queries / r->e.h, head = i % r->e.h;
+    if (!sees_a_key(r, entry, head, row)) hide(r, entry, row, head);
+  }
+  return 1;
 }
 
 /* difference(x, y, flags) -> the largest one of two arrays where no flag is set; flags may be missing */
@@ -395,6 +483,7 @@ static int host_difference(lua_State *L) {
 }
 
 void add_formula(lua_State *L) {
-  static const luaL_Reg functions[] = {{"formula", host_formula}, {"difference", host_difference}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"formula", host_formula}, {"hidden", host_hidden}, {"difference", host_difference}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

@@ -93,9 +93,14 @@ static int read_fill(lua_State *L, int list, mhagen_pack_fill *fill, mhagen_pack
 /* That of gen/base/fingerprint.lua. */
 static uint64_t fingerprint_of(const char *text) { return strtoull(text, NULL, 16); }
 
+/* What a null pointer stands for, and of a table of rope the function that makes its numbers. */
+static const char *const nulls[] = {
+    [MHAGEN_ZEROS] = "zeros", [MHAGEN_ONES] = "ones", [MHAGEN_COSINES] = "cosines", [MHAGEN_SINES] = "sines", NULL};
+static double (*const waves[sizeof nulls / sizeof *nulls])(double) = {[MHAGEN_COSINES] = cos, [MHAGEN_SINES] = sin};
+
 /* Pushes a table of rope, times a factor: the cosines of its angles, or the sines. */
 static const float *push_waves(lua_State *L, const mhagen_packing *packing, const mhagen_matrix *m, double factor) {
-  double (*const wave)(double) = m->null == MHAGEN_COSINES ? cos : sin;
+  double (*const wave)(double) = waves[m->null];
   float *const at = push_memory(L, ((size_t)m->rows * (size_t)m->columns + 1) * sizeof *at)->at, *to = at;
   for (ptrdiff_t place = packing->rope_first; place < m->rows + packing->rope_first; ++place) {
     for (ptrdiff_t pair = 0; pair < m->columns; ++pair) {
@@ -109,9 +114,12 @@ static const float *push_waves(lua_State *L, const mhagen_packing *packing, cons
 /* Pushes memory with the floats of the list on top, which stays below. */
 static const float *push_floats(lua_State *L) {
   const size_t count = (size_t)lua_rawlen(L, -1);
-  const double *doubles = push_doubles(L);
   float *floats = push_memory(L, (count + 1) * sizeof *floats)->at;
-  for (size_t i = 0; i < count; ++i) floats[i] = (float)doubles[i];
+  for (size_t i = 0; i < count; ++i) {
+    lua_rawgeti(L, -2, (lua_Integer)i + 1);
+    floats[i] = (float)luaL_checknumber(L, -1);
+    lua_pop(L, 1);
+  }
   return floats;
 }
 
@@ -126,7 +134,6 @@ typedef struct Given {
 /* The matrix on top, number i; its numbers are those of its name in the table at `weights`. Numbers that take the place
  * of a null pointer stay on the stack as long as they are used. */
 static mhagen_matrix read_matrix(lua_State *L, int weights, int i, Given *given) {
-  static const char *const nulls[] = {"zeros", "ones", "cosines", "sines", NULL};
   mhagen_matrix m = {.at = offsetof(Given, at) + (size_t)i * sizeof *given->at,
                      .rows = integer_in(L, "rows"), .columns = integer_in(L, "columns")};
   lua_getfield(L, -1, "null");
@@ -179,8 +186,7 @@ static int host_pack(lua_State *L) {
     if (lua_getfield(L, -2, "factor") == LUA_TNUMBER) {
       const double factor = lua_tonumber(L, -1);
       for (size_t i = 0; i < matrix_count; ++i) {
-        const int is_table = matrices[i].null == MHAGEN_COSINES || matrices[i].null == MHAGEN_SINES;
-        if (is_table) given->at[i] = push_waves(L, &packing, &matrices[i], factor);
+        if (waves[matrices[i].null]) given->at[i] = push_waves(L, &packing, &matrices[i], factor);
       }
     }
   }

@@ -45,7 +45,8 @@ local function widest(arch)
   return best
 end
 
--- What may help: more rows for what is read, and a wider ISA with which the model has fewer cycles.
+-- Keys that may help: more rows where memory bounds the kernel, and a wider ISA if the cost model gives it fewer
+-- cycles.
 local function keys(plan, floor)
   local told, wide = {}, widest(plan.isa.arch)
   if is_of_memory(plan, floor) then told[1] = "more rows in a run (seq, batch) share what is read" end

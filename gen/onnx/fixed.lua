@@ -1,6 +1,6 @@
 -- Rows of a layer of an ONNX graph that are the same in all runs.
 --
---   rows(graph, layer, longer) -> those of Q, those of K; false or nil where inputs leave them open
+--   rows(layer, longer) -> those of Q, those of K; false or nil where inputs leave them open
 --     longer    the axes of values in runs of other lengths, of gen/onnx/layers.lua
 --   add(graph, layers, given)     gives each layer such rows as keys, and refuses others that are given
 
@@ -9,7 +9,7 @@ local wording = require "base.wording"
 
 local M = {}
 
-function M.rows(graph, layer, longer)
+function M.rows(layer, longer)
   local found = layer.found
   if found then
     local scores = longer[found.softmax.inputs[1]] or {}
@@ -17,7 +17,7 @@ function M.rows(graph, layer, longer)
     return q == found.extents.q and q, k == found.extents.k and k
   end
   local function rows(value)
-    local dims = value and (graph.values[value] or {}).dims
+    local dims = layer:axes(value)
     return dims and dims[#dims == 4 and layer.by_head and 3 or 2] or nil
   end
   return rows(layer.args.q), rows(layer.args.k or layer.args.q)
@@ -26,7 +26,7 @@ end
 function M.add(graph, layers, given)
   local longer = graph_layers.longer(graph, given)
   for _, layer in ipairs(layers) do
-    local seq, seq_kv = M.rows(graph, layer, longer)
+    local seq, seq_kv = M.rows(layer, longer)
     if given.cache then seq_kv = nil end -- it is what the cache holds
     for key, rows in pairs { seq = seq or nil, seq_kv = seq_kv or nil } do
       if given[key] and given[key] ~= tostring(rows) then

@@ -33,6 +33,8 @@
 --   shapes      { value = axes } of all values, with numbers for what is open
 --   extents     { b, h, q, k } of its scores in these
 --   conditions  values that say which weights are cleared, perhaps by how large scores are; or nil
+--   multiplied  the values that are Q K^T, and weights by V
+--   beside      what it makes beside its result, of gen/onnx/beside.lua
 
 local bodies = require "onnx.bodies"
 local constants = require "onnx.constants"

@@ -21,22 +21,23 @@ local function say(find, mask, index)
   return x <= scores_of.ADDED and "hidden" or x == 0 and "seen" or "bias"
 end
 
--- Numbers from 0 to count - 1 that stand for all: the first ones, some between, the last ones.
-local function samples(count, dense)
+-- Numbers from 0 to count - 1: the first ones, some between, the last ones.
+local function samples(count)
   local list, seen = {}, {}
   local function add(i)
     if i >= 0 and i < count and not seen[i] then list[#list + 1], seen[i] = i, true end
   end
   for i = 0, 2 do add(i) end
-  for i = 1, dense do add(i * count // (dense + 1)) end
+  for i = 1, 3 do add(i * count // 4) end
   for i = count - 2, count - 1 do add(i) end
   return list
 end
 
--- The keys that each of some queries may see: { query, first, last }; nil where those are not all between.
+-- The keys that some queries of the first head may see, each { row, first, last }; nil where those are not all between.
+-- The proof of a layer says whether all queries see such keys.
 local function ranges_of(state, index, rows, columns)
   local ranges = {}
-  for _, row in ipairs(samples(rows, 3)) do
+  for _, row in ipairs(samples(rows)) do
     local range, count = { row = row }, 0
     for column = 0, columns - 1 do
       local what = state(index(1, row, column))
@@ -64,59 +65,28 @@ local function reach(ranges, name, offset, stop, sign)
   return far or false
 end
 
--- Along which axes the index in a mask moves: { b, h, q, k = true }. And leads of the scores that begin at different
--- places of the mask.
+-- Along which axes the index in a mask moves: { b, h, q, k = true }.
 local function moves_of(mask, product, heads, index)
-  local own, leads, seen, first = {}, {}, {}, mask.at(index(1, 0, 0))
+  local own, first = {}, mask.at(index(1, 0, 0))
   for _, row in ipairs(edges(product.rows)) do own.q = own.q or mask.at(index(1, row, 0)) ~= first end
   for _, column in ipairs(edges(product.columns)) do own.k = own.k or mask.at(index(1, 0, column)) ~= first end
   for lead = 1, product.leads do
     local at = mask.at(index(lead, 0, 0))
-    if not seen[at] then leads[#leads + 1], seen[at] = lead, true end
     if at ~= first then
       own.b = own.b or heads.head[lead] == heads.head[1]
       own.h = own.h or heads.batch[lead] == heads.batch[1]
     end
   end
-  return own, leads
-end
-
-local function all_of(count)
-  local list = {}
-  for i = 1, count do list[i] = i - 1 end
-  return list
-end
-
--- The leads, rows and columns that are compared with a band: all that a mask tells apart, or some of a large one.
-local function places_of(product, own, leads)
-  local rows, columns = own.q and product.rows or 1, own.k and product.columns or 1
-  if #leads * rows * columns <= scores_of.MOST then
-    return { leads = leads, rows = all_of(rows), columns = all_of(columns) }
-  end
-  local some = {}
-  for k, lead in ipairs(samples(#leads, 2)) do some[k] = leads[lead + 1] end
-  return { leads = some, rows = samples(product.rows, 5), columns = samples(product.columns, 9) }
+  return own
 end
 
 -- { left, right, offset } of a mask that hides what is far from a query; nil if it is none.
-local function band_of(state, index, rows, columns, places)
+local function band_of(state, index, rows, columns)
   local ranges = ranges_of(state, index, rows, columns)
   for _, offset in ipairs(ranges and (rows == columns and { 0 } or { columns - rows, 0 }) or {}) do
     local left = reach(ranges, "first", offset, 0, -1)
     local right = reach(ranges, "last", offset, columns - 1, 1)
-    if left ~= nil and right ~= nil then
-      local good = true
-      for _, lead in ipairs(places.leads) do
-        for _, row in ipairs(places.rows) do
-          for _, column in ipairs(places.columns) do
-            local by = column - row - offset
-            local out = right and by > right or left and by < -left
-            if (state(index(lead, row, column)) == "hidden") ~= (out or false) then good = false end
-          end
-        end
-      end
-      if good then return { left = left, right = right, offset = offset } end
-    end
+    if left ~= nil and right ~= nil then return { left = left, right = right, offset = offset } end
   end
 end
 
@@ -142,10 +112,9 @@ local function read_mask(find, mask, product, heads, index, as_they_are)
     counts[what] = counts[what] + 1
     return what
   end
-  local own, leads = moves_of(mask, product, heads, index)
-  local band = not as_they_are and
-    band_of(state, index, product.rows, product.columns, places_of(product, own, leads)) or nil
-  known = { how = how, band = band, left = not band or counts.bias + counts.open > 0, axes = axes_of(own) }
+  local band = not as_they_are and band_of(state, index, product.rows, product.columns) or nil
+  known = { how = how, band = band, left = not band or counts.bias + counts.open > 0,
+            axes = axes_of(moves_of(mask, product, heads, index)) }
   find.masks[mask.value] = known
   return known
 end

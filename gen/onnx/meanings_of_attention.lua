@@ -156,7 +156,7 @@ rows["com.microsoft Attention"] = function(run, node, x, w, bias, ...)
     k, v = behind(run, part(0), k), behind(run, part(1), v)
   end
   local y = of_microsoft(run, node, made[1], { k, v, rows = lead[2] }, { padding, added })
-  if not past then return y end
+  if not node.outputs[2] then return y end
   local one = copied(k.shape)
   table.insert(one, 1, 1)
   return y, meanings.rows.Concat(run, { attributes = { axis = 0 } }, reshaped(k, one), reshaped(v, one))

@@ -6,10 +6,12 @@
 --   c                  fields of its attributes
 --   keys, projections, args, from_user
 --   more               other constants
+--   known(value)       axes as the graph makes them: a list, with false for what inputs leave open; or nil
 
 local constants = require "onnx.constants"
 local graph_parts = require "onnx.parts"
 local matrices = require "graph.matrices"
+local plain_attention = require "onnx.plain_attention"
 local tensors = require "model.tensors"
 local wording = require "base.wording"
 
@@ -26,14 +28,14 @@ function Layer:input(name)
   return value ~= "" and value or nil
 end
 
--- The axes of an input, or nil where the file does not say them.
-function Layer:dims(name)
-  local value = self:input(name)
-  local of = value and (self.graph.tensors[value] and { dims = self.graph.tensors[value].shape,
-                                                       type = self.graph.tensors[value].type }
-                        or self.graph.values[value])
-  return of and of.dims, of and of.type
+-- The axes of a value, or nil where they are not known.
+function Layer:axes(value)
+  local tensor, of = self.graph.tensors[value], self.graph.values[value]
+  return tensor and tensor.shape or of and of.dims or value and self.known(value) or nil
 end
+
+-- Those of an input.
+function Layer:dims(name) return self:axes(self:input(name)) end
 
 function Layer:refuse(name, why)
   if self:input(name) then self:fail("%s: %s", name, why or "is not supported") end
@@ -84,7 +86,7 @@ end
 
 -- A mask that is added, or says what may be seen: its keys, by its axes. Axes without a size are whole.
 function Layer:mask(name, kind)
-  local dims, of = self:dims(name)
+  local dims = self:dims(name)
   self:take_mask(name, dims and #dims <= 4 and ("bhqk"):sub(-#dims))
   if not self:input(name) or self.from_user.mask then return end
   if not dims or #dims < 1 or #dims > 4 then
@@ -100,7 +102,9 @@ function Layer:mask(name, kind)
     self:fail("%s: has %d columns for %d keys, and hides the others; pad it with -inf", name, dims[#dims], keys)
   end
   if self.keys.mask then self:fail("%s: is a second mask, and a kernel has one", name) end
-  self.keys.mask, self.keys.mask_dims = kind or of and of:find "^bool" and "bool" or "add", table.concat(letters)
+  local flags = not kind and plain_attention.is_flags(self.graph, self:input(name))
+  if flags == nil then self:fail("%s: the file does not say whether it is of bool; give mask=none, or mask", name) end
+  self.keys.mask, self.keys.mask_dims = kind or flags and "bool" or "add", table.concat(letters)
 end
 
 -- Which keys are padding: a count for each sequence, or a flag for each key.

@@ -96,7 +96,7 @@ local function add_shapes(layer, record, shapes, past)
     shapes[record.inputs.past_v] = { extents.b, h_kv, past, keys.dv }
   end
   for _, mask in ipairs(record.inputs.masks) do
-    local shape, dims = {}, layer.graph.values[mask.value] and layer.graph.values[mask.value].dims or {}
+    local shape, dims = {}, layer:axes(mask.value) or {}
     for i = 1, #layer.mask_axes do
       shape[i] = dims[i] == 1 and 1 or extents[layer.mask_axes:sub(i, i)]
     end
@@ -141,11 +141,17 @@ local function record_of(find, layer, shapes, few)
   if mask_keys.mask then
     inputs.masks[1] = { value = args.mask, kind = mask_keys.mask, hidden = false, axes = mask_keys.mask_dims }
   end
+  local made = {}
+  for i = 2, #layer.node.outputs do
+    local what = layer.operator.outputs[i]
+    if what == "scores" and keys.probs then what = "probs" end
+    if layer.node.outputs[i] ~= "" then made[#made + 1] = { value = layer.node.outputs[i], what = what } end
+  end
   if inputs.kv_len then given[inputs.kv_len] = false end
   local h_kv = layer.by_head and (keys.h_kv or keys.h) or 1
   local projected = layer.projections
   local record = { name = layer.name, node = layer.node, inputs = inputs, output = args.y, keys = keys,
-                   mask_keys = mask_keys, weights = {}, swapped = {}, extents = extents, past = past,
+                   mask_keys = mask_keys, weights = {}, swapped = {}, beside = made, extents = extents, past = past,
                    given_values = given, scale = layer.scale or keys.dk ^ -0.5,
                    by_head = { k = projected.k and 1 or h_kv, v = projected.v and 1 or h_kv },
                    part = setmetatable({ in_out = true }, { __index = layer }) }

@@ -12,13 +12,14 @@ local wording = require "base.wording"
 -- ---- operators ----
 
 -- A row has inputs, their names in order; keys, the name of that with K; past, of that of earlier runs; masks, of those
--- that hide; attributes, all that are known, also those that change nothing here; and read, which makes keys and
--- projections of a layer.
+-- that hide; outputs, what they are (gen/onnx/beside.lua); attributes, all that are known, also those that change
+-- nothing here; and read, which makes keys and projections of a layer.
 local operators = {}
 
 operators["com.microsoft Attention"] = {
   inputs = { "input", "weights", "bias", "mask_index", "past", "attention_bias", "past_sequence_length" },
   past = "past",
+  outputs = { "y", "kv" },
   masks = { mask_index = true, attention_bias = true },
   attributes = { "do_rotary", "mask_filter_value", "num_heads", "past_present_share_buffer", "qkv_hidden_sizes",
                  "rotary_embedding_dim", "scale", "unidirectional" },
@@ -36,7 +37,7 @@ operators["com.microsoft Attention"] = {
                           all = all, first = 0, count = all }, sizes)
     keys.causal = c:number("unidirectional", 0) ~= 0
     keys.scale = layer:given "scale"
-    layer:mask "attention_bias"
+    layer:mask("attention_bias", "add")
     layer:padding "mask_index"
     layer:check_filter "mask_index"
   end,
@@ -47,6 +48,7 @@ operators["com.microsoft MultiHeadAttention"] = {
              "past_sequence_length", "cache_indirection" },
   keys = "key",
   past = "past_key",
+  outputs = { "y", "k", "v", "scores" },
   masks = { key_padding_mask = true, attention_bias = true },
   attributes = { "mask_filter_value", "num_heads", "scale", "unidirectional" },
   read = function(layer)
@@ -71,7 +73,7 @@ operators["com.microsoft MultiHeadAttention"] = {
     keys.causal = c:number("unidirectional", 0) ~= 0
     keys.scale = layer:given "scale"
     layer:refuse "cache_indirection"
-    layer:mask "attention_bias"
+    layer:mask("attention_bias", "add")
     layer:padding "key_padding_mask"
     layer:check_filter "key_padding_mask"
   end,
@@ -82,6 +84,7 @@ operators["com.microsoft GroupQueryAttention"] = {
              "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale" },
   keys = "key",
   past = "past_key",
+  outputs = { "y", "k", "v", "scores" },
   masks = { attention_bias = true },
   attributes = { "do_rotary", "kv_num_heads", "local_window_size", "num_heads", "qk_output", "rotary_interleaved",
                  "scale", "smooth_softmax", "softcap" },
@@ -125,6 +128,7 @@ operators[" Attention"] = {
   inputs = { "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen" },
   keys = "K",
   past = "past_key",
+  outputs = { "y", "k", "v", "scores" },
   masks = { attn_mask = true, nonpad_kv_seqlen = true },
   attributes = { "is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode",
                  "right_window_size", "scale", "softcap", "softmax_precision" },
@@ -214,15 +218,28 @@ local function add_values(layer)
   args.y = p.o and p.o.y or layer.node.outputs[1]
 end
 
+-- The axes of a value as the graph makes them: sizes are those that all runs have.
+local function known_axes(find, graph, from_user)
+  local longer
+  return function(value)
+    local shape, dims = find.elements.shapes[value], {}
+    longer = longer or graph_layers.longer(graph, from_user)
+    local other = longer[value]
+    if not shape or not other or #other ~= #shape then return nil end
+    for i, size in ipairs(shape) do dims[i] = other[i] == size and size end
+    return dims
+  end
+end
+
 -- A layer of an operator that is one node.
-local function read_operator(graph, node, from_user)
+local function read_operator(graph, node, from_user, known)
   local operator = operators[("%s %s"):format(node.domain, node.op)]
   local prefix, values, at = ("node %s: "):format(wording.short(node.name)), {}, {}
   for key, value in pairs(node.attributes) do values[prefix .. key] = value end
   for i, name in ipairs(operator.inputs) do at[name] = i end
   local layer = setmetatable({
     name = node.name, graph = graph, node = node, operator = operator, at = at, from_user = from_user, keys = {},
-    projections = {}, more = {}, args = {}, c = fields.new(graph.path, values, prefix) }, Layer)
+    projections = {}, more = {}, args = {}, known = known, c = fields.new(graph.path, values, prefix) }, Layer)
   layer:check_node()
   operator.read(layer)
   add_projections(layer)
@@ -232,7 +249,8 @@ end
 
 -- The same, once it computes what its keys say.
 local function proved(find, graph, node, from_user)
-  local layer = read_operator(graph, node, from_user)
+  find.known = find.known or known_axes(find, graph, from_user)
+  local layer = read_operator(graph, node, from_user, find.known)
   local why = node_proof.prove(find, layer)
   if why then layer:fail("%s", why) end
   layer.keys = layers.key_list(layer.keys)

@@ -1,5 +1,6 @@
 -- Attention of ai.onnx in its single products, so that what lies between it and its projections is read as elsewhere.
 --
+--   is_flags(graph, value) -> whether a mask is of bool; nil where that is not known
 --   body(graph, node, shapes) -> { node, input, output } for gen/onnx/file.lua; nil for a node with a cache, with
 --                                other outputs, or with a mask of which the file does not say what it is
 
@@ -13,19 +14,21 @@ local FLAGS = { And = true, Or = true, Xor = true, Not = true, Equal = true, Les
                 Greater = true, GreaterOrEqual = true, IsNaN = true, IsInf = true }
 local MOVES = { Expand = true, Unsqueeze = true, Squeeze = true, Reshape = true, Slice = true, Identity = true,
                 Transpose = true, Gather = true, Concat = true }
+local NUMBERS = { Add = true, Sub = true, Mul = true, Div = true, Neg = true, Max = true, Min = true, Clip = true,
+                  Relu = true, Softmax = true, MatMul = true }
 local HOPS = 16
 
--- Whether a mask says what may be seen; nil where that is not known.
-local function is_flags(graph, value)
+function M.is_flags(graph, value)
   for _ = 1, HOPS do
     local tensor, of, maker = graph.tensors[value], graph.values[value], graph.makers[value]
     local kind = tensor and tensor.type or of and of.type
     if kind then return kind:find "^bool" ~= nil end
     if not maker then return nil end
     if FLAGS[maker.op] then return true end
+    if NUMBERS[maker.op] then return false end
     if maker.op == "Cast" then return maker.attributes.to == BOOL end
-    if not MOVES[maker.op] then return nil end
-    value = maker.inputs[1]
+    if not MOVES[maker.op] and maker.op ~= "Where" then return nil end
+    value = maker.inputs[maker.op == "Where" and 2 or 1]
   end
 end
 
@@ -103,7 +106,7 @@ function M.body(graph, node, shapes)
   local h, each
   if q and k and v then h, each = heads_of(node, q, k, v) end
   local mask, flags = (node.inputs[4] or "") ~= "", nil
-  if mask then flags = is_flags(graph, node.inputs[4]) end
+  if mask then flags = M.is_flags(graph, node.inputs[4]) end
   if not h or mask and flags == nil then return nil end
   local body = setmetatable({ nodes = {} }, Body)
   local kt, values = body:heads("K", k, h // each, each), body:heads("V", v, h // each, each)

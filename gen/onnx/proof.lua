@@ -8,22 +8,21 @@
 --     layer    of gen/onnx/layers.lua, with all its keys but for the scale, which it has as it was before rounding; or
 --              of gen/onnx/node_proof.lua
 --
--- Numbers are drawn several times. First the rows have about the same size. Then some are tiny, and some so large that
--- scores are in the thousands; few keys are hidden, or many. What both compute must be equal but for roundings of
--- weights to float32. A query that sees no key is not compared, for graphs have many results for it: but where the
--- masks are constants of the graph, which hide all keys in each run.
+-- Numbers are drawn several times (gen/onnx/drawn.lua). What both compute must be equal but for roundings of weights to
+-- float32. Other values that the layer makes are compared too (gen/onnx/beside.lua).
 
+local arguments = require "onnx.arguments"
+local beside = require "onnx.beside"
 local config = require "options.config"
 local constants = require "onnx.constants"
+local drawn_numbers = require "onnx.drawn"
 local evaluate = require "onnx.evaluate"
 local graph_parts = require "onnx.parts"
-local indices = require "onnx.indices"
 local model_layers = require "model.layers"
+local unseen = require "onnx.unseen"
 local wording = require "base.wording"
 
 local M = {}
-
-local count_of = indices.count
 
 -- ---- limits ----
 
@@ -49,6 +48,7 @@ end
 local function plan_of(find, layer)
   local graph, shapes, leaves = find.graph, find.elements.shapes, inputs_of(layer)
   local outputs, without = { layer.output, table.unpack(layer.conditions or {}) }, {}
+  for _, each in ipairs(layer.beside) do outputs[#outputs + 1] = each.value end
   for value in pairs(leaves) do without[value] = true end
   for _, mask in ipairs(layer.inputs.masks) do outputs[#outputs + 1], without[mask.value] = mask.value, true end
   for _, name in ipairs { "q", "k", "v", "past_k", "past_v", "kv_len" } do -- where they are constants
@@ -64,71 +64,6 @@ local function plan_of(find, layer)
     return whole, nil, leaves
   end
   return drawn, why, leaves
-end
-
--- ---- drawn numbers ----
-
--- Sizes of rows, beside that of the others; whether few keys are hidden.
-local draws = {
-  { by = { 1 }, few = true },
-  { by = { 1, 0.03, 20, 1, 1e-3, 1, 3 }, few = false },
-  { by = { 20, 1e-3, 1, 1, 3, 0.03 }, few = true },
-  { by = { 30 }, few = false },
-}
-
-local function choice(...) return { n = select("#", ...), ... } end
-
-local HIDDEN = -math.huge
-local flags = { [true] = choice(0, 1, 1, 1), [false] = choice(0, 0, 1) }
-local added = { [true] = choice(0, 0, nil, HIDDEN, nil, 0), [false] = choice(HIDDEN, HIDDEN, nil) }
-local parts = { [true] = choice(0, 1, 1, 1, nil), [false] = choice(0, 0, 1) }
-local function scaled(list, by)
-  local all = {}
-  for i, x in ipairs(list) do all[i] = x * by end
-  return all
-end
-
-local SPARSE = 8 -- one of so many numbers of a wide row is drawn, for products by zeros cost nothing
-
-local function kind_of(graph, name)
-  local of = graph.values[name]
-  return of and of.type or "F32"
-end
-
-local function feed_of(self, name, draw, size, seed)
-  local arrays, shape, keys = self.arrays, self.shapes[name], self.layer.extents.k
-  local count, letter = count_of(shape), self.leaves[name]
-  if name == self.layer.inputs.kv_len then return arrays.chosen(seed, count, choice(keys, 1, keys // 2 + 1)) end
-  if letter then
-    local width = math.max(1, shape[#shape] or 1)
-    local every = width >= 64 and SPARSE or 1
-    return arrays.drawn(seed, count // width, width, every, scaled(draw.by, size * every ^ 0.5))
-  end
-  for _, mask in ipairs(self.layer.inputs.masks) do
-    if mask.value == name then return arrays.chosen(seed, count, (mask.kind == "bool" and flags or added)[draw.few]) end
-  end
-  local fed = (self.layer.given_values or {})[name]
-  if fed then return arrays.numbers(count, fed) end
-  local given, list = self.find.elements.given, {}
-  for i = 1, given and given(name, 0) and count or 0 do list[i] = given(name, i - 1) end
-  if list[1] then return arrays.numbers(list) end
-  if kind_of(self.find.graph, name):find "F%d" then return arrays.chosen(seed, count, parts[draw.few]) end
-  if #shape > 1 or kind_of(self.find.graph, name):find "^bool" then
-    return arrays.chosen(seed, count, flags[draw.few])
-  end
-  return arrays.chosen(seed, count, choice(keys, 1, keys // 2 + 1))
-end
-
--- The name and the drawn numbers of each input.
-local function feeds_of(self, draw, size, number)
-  local feeds = {}
-  for i, name in ipairs(self.plan.inputs) do
-    if not self.shapes[name] then error(("the axes of %s are not known"):format(wording.short(name)), 0) end
-    local integer = name == self.layer.inputs.kv_len
-      or not self.leaves[name] and not kind_of(self.find.graph, name):find "F%d"
-    feeds[name] = { at = feed_of(self, name, draw, size, number * 64 + i), integer = integer }
-  end
-  return feeds
 end
 
 -- ---- the formula ----
@@ -150,13 +85,13 @@ local function shape_of(layer, cfg, past)
     shape[key] = cfg[key]
   end
   for _, key in ipairs { "causal", "causal_align", "window_left", "window_right", "softcap", "qk_norm", "norm_span",
-                         "norm_eps", "rope", "rope_dims", "sink", "kv_len" } do
+                         "norm_eps", "rope", "rope_dims", "sink", "kv_len", "scores", "probs" } do
     shape[key] = keys[key]
   end
   for key, value in pairs(layer.mask_keys) do shape[key] = value end
   shape.seq, shape.seq_kv, shape.batch, shape.scale = layer.extents.q, layer.extents.k, layer.extents.b, layer.scale
   shape.cross = keys.attention == "cross" or nil
-  shape.past = past > 0 and past or nil
+  shape.past, shape.more = past > 0 and past or nil, layer.beside[1] ~= nil
   return shape
 end
 
@@ -190,99 +125,6 @@ local function weights_of(find, layer, cfg)
   return all
 end
 
--- Rows that lie as [rows][batch] in the order of a kernel, or the other way round.
-local function turned(self, at, rows)
-  local arrays, batch = self.arrays, self.layer.extents.b
-  local width = #at // 8 // (rows * batch)
-  local to = arrays.numbers(rows * batch * width, 0)
-  arrays.copy({ batch, rows, width }, to, 0, { rows * width, width, 1 }, at, 0, { width, batch * width, 1 })
-  return to
-end
-
--- Numbers of a mask for each place of some axes. Its own axes lie in the order of their letters; where the graph has
--- them otherwise, each is looked up.
-local function spread(self, mask, at, dims, shape)
-  local extents, arrays, steps, step = self.layer.extents, self.arrays, {}, 1
-  local count, whole, own = #at // 8, 1, {}
-  for letter in mask.axes:gmatch "." do whole = whole * extents[letter] end
-  for i = #mask.axes, 1, -1 do
-    local letter = mask.axes:sub(i, i)
-    local size = letter == "k" and count < whole and 1 or extents[letter] -- which may be the same for all keys
-    steps[letter], step = size > 1 and step or 0, step * size
-  end
-  for i = 1, #dims do own[i] = steps[dims:sub(i, i)] or 0 end
-  if step == count then
-    local to = arrays.numbers(count_of(shape), 0)
-    arrays.copy(shape, to, 0, indices.steps_of(shape), at, 0, own)
-    return to
-  end
-  local list, all = {}, indices.steps_of(shape)
-  for i = 0, count_of(shape) - 1 do
-    local place = { b = 0, h = 0, q = 0, k = 0 }
-    for a = 1, #dims do place[dims:sub(a, a)] = i // all[a] % shape[a] end
-    list[i + 1] = mask.at(place.b, place.h, place.q, place.k)
-  end
-  return arrays.taken(at, 1, count, 1, arrays.numbers(list))
-end
-
--- The masks as one, with the axes of the config's.
-local function mask_of(self, values)
-  local layer, arrays = self.layer, self.arrays
-  local dims, total, shape, none = layer.mask_keys.mask_dims, nil, {}, {}
-  for i = 1, #dims do shape[i], none[i] = layer.extents[dims:sub(i, i)], 0 end
-  local steps = indices.steps_of(shape)
-  for _, mask in ipairs(layer.inputs.masks) do
-    local flat = spread(self, mask, values[mask.value].at, dims, shape)
-    if mask.kind == "bool" then
-      flat = arrays.applied(mask.hidden and "not" or "nonzero", shape, flat, steps)
-      if layer.mask_keys.mask == "add" then
-        local seen, unseen = arrays.numbers(1, 0.0), arrays.numbers(1, HIDDEN)
-        flat = arrays.applied("where", shape, flat, steps, seen, none, unseen, none)
-      end
-    end
-    total = total and arrays.applied("add", shape, total, steps, flat, steps) or flat
-  end
-  return total
-end
-
--- Keys and values that are one value.
-local function halves(arrays, at)
-  local count = #at // 16
-  local function half(first)
-    local to = arrays.numbers(count, 0)
-    arrays.copy({ count }, to, 0, { 1 }, at, first, { 1 })
-    return to
-  end
-  return half(0), half(count)
-end
-
-local function arguments_of(self, feeds, values)
-  local layer, arrays, args = self.layer, self.arrays, {}
-  local inputs, extents = layer.inputs, layer.extents
-  local function array(letter)
-    local name = inputs[letter]
-    local at = name and (feeds[name] and feeds[name].at or values[name] and values[name].at)
-    if at and layer.swapped[letter] then at = turned(self, at, letter == "q" and extents.q or self.rows) end
-    return at
-  end
-  args.q, args.k, args.v, args.kv_len = array "q", array "k", array "v", array "kv_len"
-  if self.past > 0 then -- rows of this run, behind those of earlier ones
-    for _, letter in ipairs { "k", "v" } do
-      local from = args[letter] or args.q
-      local entries = extents.b * (layer.by_head and layer.by_head[letter] or 1) -- that rows follow each other in
-      local width = #from // 8 // (entries * self.rows)
-      local to = arrays.numbers(entries * extents.k * width, 0)
-      arrays.copy({ entries, self.rows, width }, to, self.past * width, { extents.k * width, width, 1 }, from, 0,
-                  { self.rows * width, width, 1 })
-      args[letter] = to
-    end
-    args.past_k, args.past_v = array "past_k", array "past_v"
-    if inputs.past_k == inputs.past_v then args.past_k, args.past_v = halves(arrays, args.past_k) end
-  end
-  if layer.mask_keys.mask then args.mask = mask_of(self, values) end
-  return args
-end
-
 -- ---- both ----
 
 local ROUNDING = 2e-7 -- of weights in float32, and of a score of 1
@@ -291,15 +133,6 @@ local ROUNDING = 2e-7 -- of weights in float32, and of a score of 1
 local function tolerance(self, scores)
   local places = self.layer.turns and self.layer.extents.k or 0
   return ROUNDING * (4 + scores * (1 + places))
-end
-
--- Whether the same keys are hidden in each run, by masks that depend on no input.
-local function hides_always(find, layer)
-  for _, mask in ipairs(layer.inputs.masks) do
-    local plan = evaluate.plan(find.graph, find.elements.shapes, { mask.value }, {})
-    if not plan or plan.inputs[1] then return false end
-  end
-  return layer.inputs.masks[1] ~= nil and not layer.inputs.kv_len
 end
 
 -- Those of a layer's conditions that depend on inputs which are no rows and no masks, such as ids: { value, met =,
@@ -318,7 +151,7 @@ end
 
 -- Draws, and compares; returns why they differ, and the largest score.
 local function compare(self, number, size)
-  local feeds = feeds_of(self, draws[number], size, number)
+  local feeds = drawn_numbers.feeds(self, number, size)
   local values, why = evaluate.run(self.plan, self.arrays, feeds, constants.of, true)
   if not values then return why end
   for _, condition in ipairs(self.asked) do
@@ -327,15 +160,15 @@ local function compare(self, number, size)
     condition.met, condition.missed = condition.met or not_all(0), condition.missed or not_all(1)
   end
   local y = values[self.layer.output].at
-  if self.layer.swapped.y then y = turned(self, y, self.layer.extents.q) end
-  local args = arguments_of(self, feeds, values)
-  local formula, hidden, scores, largest = self.arrays.formula(self.shape, self.weights, args)
-  local off = self.arrays.difference(y, formula, not self.hides_always and hidden or nil)
+  if self.layer.swapped.y then y = arguments.turned(self, y, self.layer.extents.q) end
+  local args = arguments.of(self, feeds, values)
+  local formula, hidden, scores, largest, more = self.arrays.formula(self.shape, self.weights, args)
+  local off = self.arrays.difference(y, formula, unseen.flags(self, hidden, args, values))
   if off > tolerance(self, scores) * largest then
     return ("%s is not what the config says: drawn numbers differ by %.1e of the largest"):format(
       wording.short(self.layer.output), off / largest), scores
   end
-  return nil, scores
+  return beside.differs(self, values, more, tolerance(self, scores)), scores
 end
 
 local CALM, LOW, HIGH, FARTHEST = 8, 0.5, 60, 1e3
@@ -367,11 +200,11 @@ local function prove(find, layer, whole)
   if not weights then return why end
   local self = { find = find, layer = layer, plan = plan, leaves = leaves, shapes = shapes, past = past,
                  arrays = find.graph.tools.arrays, rows = extents.k - past, weights = weights,
-                 hides_always = hides_always(find, layer), asked = asked_conditions(find, layer, leaves) }
+                 fixed = unseen.fixed(find, layer), asked = asked_conditions(find, layer, leaves) }
   self.shape = shape_of(layer, cfg, past)
   local size, scores, spent = find.size or 1.0, nil, 0 -- as the layer before had it
   local cost = products + 2 * scores_of * (cfg.dk + cfg.dv)
-  for number = 1, #draws do
+  for number = 1, drawn_numbers.count do
     why, scores = compare(self, number, size)
     spent = spent + cost
     if number == 1 and not why and (scores < LOW or scores > HIGH) then

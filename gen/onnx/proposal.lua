@@ -7,6 +7,7 @@
 --     left     letters of what is taken as it is: inputs q, k and v, the context o, masks m
 --     why      it is, or nil
 
+local beside = require "onnx.beside"
 local graph_inputs = require "onnx.inputs"
 local graph_masks = require "onnx.masks"
 local graph_nodes = require "onnx.nodes"
@@ -238,6 +239,8 @@ function M.propose(find, softmax, given, left, why)
   local factor = add_ends { find = find, layer = layer, scores = scores, operands = operands, heads = heads,
     leads = leads, weights = weights, fail = refuse, left = left }
   layer.scale = scores.scale * weights.factor * factor
+  layer.multiplied = { scores.product.out, scores.values.out }
+  layer.beside = beside.of_past(find.graph, layer)
   return layer
 end
 

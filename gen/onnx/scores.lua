@@ -22,7 +22,6 @@ M.HIDDEN = -1e4 -- scores that are set to so little, whatever they were, are of 
 M.ADDED = -65504 -- the same of what is added, the lowest of f16: scores may differ by 1e4
 
 local DEPTH = 48 -- of nodes between the products
-M.MOST = 1 << 16 -- numbers that are all looked at
 
 -- Which inputs of an operator scores may come through.
 local through = { Mul = { 1, 2 }, Div = { 1 }, Add = { 1, 2 }, Sub = { 1 }, Where = { 2, 3 }, Tanh = { 1 },
@@ -113,24 +112,12 @@ local function add_factor(self, value, name, power)
   table.insert(self.factors, { value = name, power = power, at = function(i) return index(before(i)) end })
 end
 
--- Whether scores are multiplied by a flag where a mask that is added hides what the flag clears: tf2onnx's Select.
-local function clears_hidden(self, name)
-  local makers, mask = self.graph.makers, self.masks[1]
-  local flag, sum = makers[name], mask and makers[mask.value]
-  if not flag or flag.op ~= "Cast" or not sum or sum.op ~= "Mul" then return false end
-  for k = 1, 2 do
-    local low, cast = number_of(self, sum.inputs[k]), makers[sum.inputs[3 - k]]
-    local other = low and low <= M.HIDDEN and cast and cast.op == "Cast" and makers[cast.inputs[1]]
-    if other and other.op == "Not" and other.inputs[1] == flag.inputs[1] then return true end
-  end
-  return false
-end
-
+-- What inputs say may clear scores that are hidden anyhow, as tf2onnx's Select does: the proof of a layer tells.
 function back.Mul(self, node, value)
   local k, other = side(self, node)
   local by = number_of(self, other)
   if by then self.scale = self.scale * by
-  elseif not clears_hidden(self, other) then add_factor(self, value, other, 1) end
+  elseif type(self.elements:at(other, 0)) == "number" then add_factor(self, value, other, 1) end
   return node.inputs[k]
 end
 
@@ -167,28 +154,10 @@ function back.Add(self, node, value)
   return node.inputs[k]
 end
 
--- Whether all numbers of a value hide a key. Of one that is repeated one is looked at.
-local function all_hide(self, name)
-  local elements = self.elements
-  for _ = 1, DEPTH do
-    local source = elements:source(name)
-    if not source then break end
-    name = source.from
-  end
-  local maker, shape = self.graph.makers[name], elements.shapes[name]
-  local count = maker and maker.op == "ConstantOfShape" and 1 or shape and indices.count(shape) or 0
-  for i = 0, math.min(count, M.MOST) - 1 do
-    local x = elements:at(name, i)
-    if type(x) ~= "number" or x > M.HIDDEN then return false end
-  end
-  return count > 0 and count <= M.MOST
-end
-
 function back.Where(self, node, value)
   local k = side(self, node)
-  if not all_hide(self, node.inputs[5 - k]) then
-    self.fail("Where sets scores to what is not as low as -10000")
-  end
+  local low = self.elements:at(node.inputs[5 - k], 0)
+  if type(low) ~= "number" or low > M.HIDDEN then self.fail("Where sets scores to what is not as low as -10000") end
   add_mask(self, node, value, node.inputs[1], { kind = "bool", hidden = k == 3 })
   return node.inputs[k]
 end

@@ -133,12 +133,17 @@ def everywhere(compiler):
     return [row for row in EVERYWHERE if compiler in in_turn(["gcc", CLANGS[-1]], row[0].title, row[1])]
 
 
-@pytest.mark.parametrize("machine, flags, expected", everywhere("gcc") + GCC)
+def half(rows):
+    """Of the rows for one compiler."""
+    return in_turn(rows, "flags", len(rows), count=len(rows) // 2)
+
+
+@pytest.mark.parametrize("machine, flags, expected", everywhere("gcc") + half(GCC))
 def test_gcc(machine, flags, expected, bench, tmp_path):
     check(machine, "gcc", flags, expected, bench, tmp_path)
 
 
-@pytest.mark.parametrize("machine, flags, expected", everywhere(CLANGS[-1]) + CLANG)
+@pytest.mark.parametrize("machine, flags, expected", everywhere(CLANGS[-1]) + half(CLANG))
 def test_newest_clang(machine, flags, expected, bench, tmp_path):
     check(machine, CLANGS[-1], flags, expected, bench, tmp_path)
 
@@ -184,9 +189,10 @@ def test_flags_of_the_link(tmp_path):
     assert same == ordinary and zeros.startswith("zeros")
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", in_turn(ISAS, "environment", count=len(ISAS) // 2))
 def test_environment(isa, tmp_path):
-    """Packing and the self-test raise nothing but what is inexact, and another rounding mode has its status."""
+    """Half of the ISAs in turn. Packing and the self-test raise nothing but what is inexact, and another rounding mode
+    has its status."""
     types = ["", "dtype=bf16", "dtype=f16", "dtype=int8", "weight_dtype=int4", "weight_dtype=f16"]
     for i, more in enumerate(in_turn(types, "environment", isa)):
         out = tmp_path / str(i)

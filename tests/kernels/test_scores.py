@@ -43,7 +43,7 @@ def test_toy_scores_random(meaning):
     """Without keys that the toy rows leave out; without scores as a result, for half of what a mask's clamp leaves is
     no longer huge; without ALiBi, for the reference knows by which maximum its rounded weights are made."""
     isas = ",".join(isa for isa in ISAS if native(isa))
-    run(sys.executable, ROOT / "tests/fuzz.py", "--mhagen", TOY, "--isa", isas, "--count", 4, "--cc", "gcc",
+    run(sys.executable, ROOT / "tests/fuzz.py", "--mhagen", TOY, "--isa", isas, "--count", 3, "--cc", "gcc",
         "--without", "project,layout,io_dtype,scores,alibi",
         *in_turn([[], ["--sanitize", "address,undefined"]], "toy_scores")[0],
         env={**os.environ, "REFERENCE_FLAGS": meaning})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Graphs that look like attention, and may mean something else: an attention layer as exporters write it, changed in
-one or two drawn places. What `mhagen model` makes of each runs in ONNX Runtime beside the graph itself, and must
-compute the same, unless it is refused.
+"""Graphs that look like attention, and may mean something else: an attention layer as exporters write it, in products
+or as one operator (fuzz_operators.py), changed in one or two drawn places. What `mhagen model` makes of each runs in
+ONNX Runtime beside the graph itself, and must compute the same, unless it is refused.
 
     fuzz_lookalikes.py [--count N] [--seed S]      draws N graphs (120)
     fuzz_lookalikes.py --replay NUMBER --seed S    one of them again; it stays in the folder that is named
@@ -27,16 +27,21 @@ except ImportError as missing:
     print(f"lookalikes   skipped: {missing.name} is not installed")
     sys.exit(0)
 
+import fuzz_operators
+
 NEAR, NEAR_HALF = 1e-3, 1e-2  # what results may differ by, of the largest; where something is cast to f16
 
 
 class Graph:
-    """Nodes and constants, and drawn numbers."""
+    """Nodes and constants, and drawn numbers; changes: of places that are named."""
 
-    def __init__(self, seed):
+    opset = 17
+
+    def __init__(self, seed, changes=None):
         self.random = random.Random(seed)
         self.numbers = np.random.default_rng(self.random.randrange(2**32))
         self.nodes, self.constants, self.inputs, self.feeds, self.near, self.told = [], [], [], {}, NEAR, []
+        self.changes = changes or {}
 
     def normal(self, *shape, by=1.0):
         return (self.numbers.standard_normal(shape) * by).astype("f4")
@@ -62,10 +67,33 @@ class Graph:
         self.inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape))
         return name
 
+    def linear(self, x, columns, inputs, amplitude, biased):
+        y = self.node("MatMul", x, self.floats(self.normal(inputs, columns, by=amplitude / inputs**0.5)))
+        return self.node("Add", y, self.floats(self.normal(columns) / 2)) if biased else y
+
+    def reduced(self, op, value, axis, keepdims=1):
+        if self.opset >= 18 or op == "ReduceSum":
+            return self.node(op, value, self.ints(axis), keepdims=keepdims)
+        return self.node(op, value, axes=[axis], keepdims=keepdims)
+
+    def choose(self, places):
+        """Changes for some places, by chance."""
+        chosen = self.random.sample(places, self.random.choice([0, 1, 1, 1, 1, 2]))
+        self.changes = {place: self.random.choice(CHANGES) for place in chosen}
+
+    def at(self, place, value, *shape):
+        """The value at a place, or what its change makes of it."""
+        if place not in self.changes:
+            return value
+        value, how = self.changes[place](self, value, shape)
+        self.told.append(f"{how} at {place}")
+        return value
+
     def model(self, y):
         graph = helper.make_graph(self.nodes, "g", self.inputs, [helper.make_tensor_value_info(y, T.FLOAT, None)],
                                   self.constants)
-        return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        sets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, ir_version=8, opset_imports=sets)
 
 
 # ---- changes: of (graph, value, its axes) ----
@@ -160,8 +188,7 @@ def cast(to):
 def reduced(op):
     def change(g, value, shape):
         axis, keep = g.random.randrange(len(shape)), g.random.randrange(2)
-        own = g.node("ReduceSum", value, g.ints(axis), keepdims=keep) if op == "ReduceSum" else g.node(
-            op, value, axes=[axis], keepdims=keep)
+        own = g.reduced(op, value, axis, keep)
         how = g.random.choice(["Sub", "Add", "Mul", "Div"])
         return g.node(how, value, own), f"{how} of {op} of axis {axis}, keepdims {keep}"
     return change
@@ -170,12 +197,12 @@ def reduced(op):
 def norm(kind):
     def change(g, value, shape):
         axis, keep = g.random.randrange(len(shape)), g.random.choice([1, 1, 0])
-        x = value if kind != "layer" else g.node("Sub", value, g.node("ReduceMean", value, axes=[axis]))
+        x = value if kind != "layer" else g.node("Sub", value, g.reduced("ReduceMean", value, axis))
         square = g.node("Mul", x, x)
         if kind == "l2":
-            below = g.node("ReduceSum", square, g.ints(axis), keepdims=keep)
+            below = g.reduced("ReduceSum", square, axis, keep)
         else:
-            below = g.node("Add", g.node("ReduceMean", square, axes=[axis], keepdims=keep), g.floats(1e-5))
+            below = g.node("Add", g.reduced("ReduceMean", square, axis, keep), g.floats(1e-5))
         return g.node("Div", x, g.node("Sqrt", below)), f"{kind} norm of axis {axis}, keepdims {keep}"
     return change
 
@@ -187,7 +214,7 @@ def where(g, value, shape):
 
 
 def cleared(g, value, shape):
-    condition = g.node("Greater", g.node("ReduceMean", value, axes=[len(shape) - 1]), g.floats(0.0))
+    condition = g.node("Greater", g.reduced("ReduceMean", value, len(shape) - 1), g.floats(0.0))
     return g.node("Where", condition, value, g.floats(0.0)), "Where by the mean"
 
 
@@ -259,34 +286,31 @@ PLACES = "x q k v qr kr vr qt kt vt s scaled masked p c ct cr y".split()
 
 
 def drawn(seed, changes=None):
-    """A graph, and what was changed in it; changes: those of places, instead of drawn ones."""
-    g = Graph(seed)
+    """A graph, and what was changed in it; changes: those of places of a layer in products, instead of drawn ones."""
+    g = Graph(seed, changes)
     pick = g.random.choice
-    chosen = set(g.random.sample(PLACES, pick([0, 1, 1, 1, 1, 2]))) if changes is None else set(changes)
+    if changes is None and pick([0, 1]):
+        g.choose(fuzz_operators.PLACES)
+        model = g.model(g.node("Identity", fuzz_operators.drawn(g)))
+        return g, onnx.shape_inference.infer_shapes(model) if pick([0, 1]) else model
+    if changes is None:
+        g.choose(PLACES)
     b, s, h = pick([1, 2]), pick([4, 5, 7]), pick([2, 4, 7])
     dk, each = pick([4, 7, 8]), pick([1, 1, 2]) if h % 2 == 0 else 1
     h_kv, width = h // each, pick([h * dk, 12])
     amplitude, fused, einsum, biased = pick([1, 2]), pick([0, 0, 1]), pick([0, 0, 1]), pick([0, 1])
 
-    def at(place, value, *shape):
-        if place not in chosen:
-            return value
-        value, how = (changes[place] if changes else g.random.choice(CHANGES))(g, value, shape)
-        g.told.append(f"{how} at {place}")
-        return value
-
     def linear(x, columns, inputs):
-        y = g.node("MatMul", x, g.floats(g.normal(inputs, columns, by=amplitude / inputs**0.5)))
-        return g.node("Add", y, g.floats(g.normal(columns) / 2)) if biased else y
+        return g.linear(x, columns, inputs, amplitude, biased)
 
-    x = at("x", g.input("x", g.normal(b, s, width)), b, s, width)
+    x = g.at("x", g.input("x", g.normal(b, s, width)), b, s, width)
     sizes = [h * dk, h_kv * dk, h_kv * dk]
     parts = g.node("Split", linear(x, sum(sizes), width), g.ints(*sizes), outputs=3, axis=2) if fused else [
         linear(x, size, width) for size in sizes]
     heads = []
     for letter, part, size, count in zip("qkv", parts, sizes, (h, h_kv, h_kv)):
-        part = g.node("Reshape", at(letter, part, b, s, size), g.ints(b, s, count, dk))
-        heads.append(g.node("Transpose", at(letter + "r", part, b, s, count, dk), perm=[0, 2, 1, 3]))
+        part = g.node("Reshape", g.at(letter, part, b, s, size), g.ints(b, s, count, dk))
+        heads.append(g.node("Transpose", g.at(letter + "r", part, b, s, count, dk), perm=[0, 2, 1, 3]))
 
     def shared(value):
         if each == 1:
@@ -294,12 +318,12 @@ def drawn(seed, changes=None):
         value = g.node("Expand", g.node("Unsqueeze", value, g.ints(2)), g.ints(b, h_kv, each, s, dk))
         return g.node("Reshape", value, g.ints(b, h, s, dk))
 
-    q = at("qt", heads[0], b, h, s, dk)
-    k, v = at("kt", shared(heads[1]), b, h, s, dk), at("vt", shared(heads[2]), b, h, s, dk)
+    q = g.at("qt", heads[0], b, h, s, dk)
+    k, v = g.at("kt", shared(heads[1]), b, h, s, dk), g.at("vt", shared(heads[2]), b, h, s, dk)
     scores = g.node("Einsum", q, k, equation="bhqd,bhkd->bhqk") if einsum else g.node(
         "MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
-    scores = at("s", scores, b, h, s, s)
-    scores = at("scaled", g.node("Div", scores, g.floats(dk**0.5)), b, h, s, s)
+    scores = g.at("s", scores, b, h, s, s)
+    scores = g.at("scaled", g.node("Div", scores, g.floats(dk**0.5)), b, h, s, s)
     mask = pick(["none", "none", "causal", "where", "padding", "bias"])
     if mask == "causal":
         scores = g.node("Add", scores, g.floats(np.triu(np.full((s, s), pick([-1e9, -np.inf, -1e4])), 1)))
@@ -310,12 +334,12 @@ def drawn(seed, changes=None):
         scores = g.node("Add", scores, g.input("mask", np.where(seen, 0, -1e9).astype("f4")))
     if mask == "bias":
         scores = g.node("Add", scores, g.floats(g.normal(1, h, s, s)))
-    scores = at("masked", scores, b, h, s, s)
-    weights = at("p", g.node("Softmax", scores, axis=-1), b, h, s, s)
-    context = at("c", g.node("MatMul", weights, v), b, h, s, dk)
-    context = at("ct", g.node("Transpose", context, perm=[0, 2, 1, 3]), b, s, h, dk)
-    context = at("cr", g.node("Reshape", context, g.ints(b, s, h * dk)), b, s, h * dk)
-    y = at("y", linear(context, 8, h * dk), b, s, 8)
+    scores = g.at("masked", scores, b, h, s, s)
+    weights = g.at("p", g.node("Softmax", scores, axis=-1), b, h, s, s)
+    context = g.at("c", g.node("MatMul", weights, v), b, h, s, dk)
+    context = g.at("ct", g.node("Transpose", context, perm=[0, 2, 1, 3]), b, s, h, dk)
+    context = g.at("cr", g.node("Reshape", context, g.ints(b, s, h * dk)), b, s, h * dk)
+    y = g.at("y", linear(context, 8, h * dk), b, s, 8)
     return g, g.model(g.node("Identity", y))
 
 
@@ -362,7 +386,11 @@ def verdict(seed, folder, changes=None):
         return "refused", f"{told}: {said}"
     if result.returncode:
         return "failed", f"{told}: status {result.returncode}: {said[-500:]}"
-    why = differs(want, computed(str(folder / "out/model.onnx"), g.feeds, folder / "out/libmodel.so"), g.near)
+    try:
+        got = computed(str(folder / "out/model.onnx"), g.feeds, folder / "out/libmodel.so")
+    except Exception as e:  # the graph ran before
+        return "failed", f"{told}: {str(e)[:500]}"
+    why = differs(want, got, g.near)
     return ("failed", f"{told}: {why}") if why else ("ok", told)
 
 

@@ -813,11 +813,11 @@ def misspelt(g):
 
 
 LEFT = [(unknown, "the axes of its input are not known, for node Compress of "),
-        *[(build, "is not what the config says") for build in (permuted_scores, permuted_weights, by_query, dropped)],
-        (mixed_heads, "the axes of scores are transposed"), (two_values, "Where sets scores to what is not as low"),
-        (by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
-        (of_inputs, "a factor for each head, and Q is no projection"), (classes, "no product"),
-        (misspelt, "a node or a constant of it is not as an operator has it (gen/onnx/")]
+        *[(build, "is not what the config says") for build in (
+            permuted_scores, permuted_weights, by_query, dropped, two_values)],
+        (mixed_heads, "the axes of scores are transposed"), (by_place, "adds up two products"),
+        (other_axis, "its axis is not the last one"), (of_inputs, "a factor for each head, and Q is no projection"),
+        (classes, "no product"), (misspelt, "a node or a constant of it is not as an operator has it (gen/onnx/")]
 
 
 def test_what_is_no_layer(tmp_path):

@@ -45,6 +45,16 @@ def without_keys(to):
     return change
 
 
+def without_keys_beside_padding(to):
+    """The same by what is added, beside a mask that is an input."""
+    def change(g, value, shape):
+        row = np.where(np.arange(shape[2]) == 2, to, 0)[:, None] + np.zeros(shape[2:])
+        seen = np.arange(shape[3]) < [[[[shape[3] - 1]]]] * shape[0]
+        value = g.node("Add", value, g.input("padding", np.where(seen, 0, -1e9).astype("f4")))
+        return g.node("Add", value, g.floats(row)), f"a row of {to} and padding"
+    return change
+
+
 def cleared_by_ids(g, value, shape):
     """An input that is neither rows nor a mask, and that drawn numbers do not meet."""
     ids = np.where(np.arange(shape[3]) == 1, 50256, 7).astype("i8")
@@ -55,6 +65,7 @@ def cleared_by_ids(g, value, shape):
 
 KINDS = {
     "weights cleared by ids": {"p": cleared_by_ids},
+    "a row of -inf and padding": {"masked": without_keys_beside_padding(-np.inf)},
     "a row of -inf": {"masked": without_keys(-np.inf)}, "a row of -10000": {"scaled": without_keys(-1e4)},
     "norm of values": {"vr": fuzz.norm("rms")}, "layer norm of values": {"v": fuzz.layer_norm},
     "rows of x": {"x": swapped(1)}, "rows of K": {"kt": swapped(2)}, "a row of V": {"vt": along("Mul", 2, 2)},
@@ -127,11 +138,6 @@ def test_masks_of_operators(tmp_path):
             assert "mask_filter_value: -1 hides no key" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
         else:
             run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
-
-
-def with_microsoft(model):
-    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
-    return model
 
 
 def of_microsoft(op, names, rows, **attributes):
@@ -217,9 +223,64 @@ def test_a_cache_of_one_matrix(tmp_path):
     tables = [g.floats(g.normal(16, 8)) for _ in range(2)]
     y, *_ = g.node("GroupQueryAttention", x, "", "", *past, *lengths, *tables, outputs=3, domain="com.microsoft",
                    num_heads=4, kv_num_heads=2, do_rotary=1)
-    onnx.save(with_microsoft(g.model(y)), tmp_path / "m.onnx")
+    onnx.save(g.model(y), tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "cache=append", "seq_kv=9", "-o", tmp_path / "out")
     assert " rope=half" in text and " project=qkv" in text, text
+
+
+def with_a_cache(change):
+    """A layer that is written out, with keys and values of earlier runs, and those of the next one: which `change`
+    makes of (graph, keys, values)."""
+    g = fuzz.Graph("cache")
+    x = g.input("x", g.normal(2, 3, 12))
+    q, k, v = (g.node("Transpose", g.node("Reshape", g.node("MatMul", x, g.floats(g.normal(12, 16))),
+                                          g.ints(2, 3, 2, 8)), perm=[0, 2, 1, 3]) for _ in "qkv")
+    k, v = (g.node("Concat", g.input(name, g.normal(2, 2, 4, 8)), own, axis=2) for name, own in (("pk", k), ("pv", v)))
+    weights = g.node("Softmax", g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2])), axis=-1)
+    y = g.node("Transpose", g.node("MatMul", weights, v), perm=[0, 2, 1, 3])
+    model = g.model(g.node("MatMul", g.node("Reshape", y, g.ints(2, 3, 16)), g.floats(g.normal(16, 8))))
+    values = change(g, k, v)
+    del model.graph.node[:]
+    model.graph.node.extend(g.nodes)
+    model.graph.initializer.extend(g.constants[len(model.graph.initializer):])
+    model.graph.output.extend(onnx.helper.make_tensor_value_info(value, T.FLOAT, None) for value in values)
+    return model
+
+
+def last(g, k, v):
+    return [g.node("Slice", value, g.ints(-5), g.ints(99), g.ints(2)) for value in (k, v)]
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda g, k, v: [k, v], None), (last, None), (lambda g, k, v: [g.node("Concat", k, v, axis=0)], None),
+    (lambda g, k, v: [g.node("Mul", k, g.floats(2)), v], "K"), (lambda g, k, v: [k, g.node("Neg", v)], "V"),
+    (lambda g, k, v: [g.node("Transpose", k, perm=[0, 2, 1, 3])], "K"),
+    (lambda g, k, v: [g.node("Slice", k, g.ints(0), g.ints(5), g.ints(2))], "K"),
+    (lambda g, k, v: [g.node("Concat", v, k, axis=0)], "K and V")])
+def test_rows_of_a_cache(change, said, tmp_path):
+    """What a graph returns of keys and values, for the next run, is what a kernel's cache has then."""
+    onnx.save(with_a_cache(change), tmp_path / "m.onnx")
+    words = ["model", tmp_path / "m.onnx", "isa=scalar", "cache=append", "seq_kv=9"]
+    if said:
+        assert f" is not rows of {said} as a cache has them" in refused(tmp_path, *words)
+    else:
+        run(MHAGEN, *words, "-o", tmp_path / "out")
+
+
+@pytest.mark.parametrize("mode, more, said", [
+    (0, {}, " scores=scaled"), (1, {"softcap": 2.0}, " scores=capped"), (2, {"is_causal": 1}, " scores=masked"),
+    (3, {"is_causal": 1}, " probs=true"), (0, {"is_causal": 1}, None), (1, {"is_causal": 1, "softcap": 2.0}, None)])
+def test_scores_of_an_operator(mode, more, said, tmp_path):
+    """The fourth output is what a kernel writes; not where ONNX has numbers for keys that are not seen."""
+    node = onnx.helper.make_node("Attention", ["q", "k", "v"], ["y", "", "", "s"], qk_matmul_output_mode=mode, **more)
+    model = model_of([node], [(name, T.FLOAT, [2, 2, 4, 8]) for name in "qkv"], {})
+    model.graph.output.append(onnx.ValueInfoProto(name="s"))
+    onnx.save(model, tmp_path / "m.onnx")
+    words = ["model", tmp_path / "m.onnx", "isa=scalar"]
+    if said:
+        assert said in run(MHAGEN, *words, "-o", tmp_path / "out")
+    else:
+        assert "with -inf for a key that is not seen: drawn numbers differ" in refused(tmp_path, *words)
 
 
 def test_many_rows(tmp_path):
@@ -228,9 +289,46 @@ def test_many_rows(tmp_path):
     x = g.input("x", g.normal(2, 1500, 160))
     parts = [g.node("MatMul", x, g.floats(g.normal(160, 160))) for _ in "qkv"]
     y = g.node("MultiHeadAttention", *parts, domain="com.microsoft", num_heads=20)
-    onnx.save(with_microsoft(g.model(y)), tmp_path / "m.onnx")
+    onnx.save(g.model(y), tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
     assert "seq=1500" in text and " project=qkv" in text, text
+
+
+def by_head(g, value):
+    return g.node("Transpose", g.node("Reshape", value, g.ints(2, 4, 2, 8)), perm=[0, 2, 1, 3])
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda g, k, mask: (k, mask), " mask=add"),
+    (lambda g, k, mask: (g.node("Relu", k), g.node("Add", mask, mask)), " mask=add"),
+    (lambda g, k, mask: (k, g.node("Less", mask, g.floats(0))), " mask=bool"),
+    (lambda g, k, mask: (k, g.node("Where", g.node("Less", mask, g.floats(0)), mask, mask)), " mask=add"),
+    (lambda g, k, mask: (k, g.node("ReduceSum", mask, g.ints(0), keepdims=1)), "whether it is of bool")])
+def test_what_the_file_does_not_say(change, said, tmp_path):
+    """The axes of operands that nodes make, and whether a mask is of bool."""
+    g = fuzz.Graph("untold")
+    g.opset = 23
+    x, mask = g.input("x", g.normal(2, 4, 12)), g.input("m", g.normal(4, 4))
+    q, k, v = (g.node("MatMul", x, g.floats(g.normal(12, 16))) for _ in "qkv")
+    k, mask = change(g, k, mask)
+    y = g.node("Attention", q, k, v, mask, q_num_heads=2, kv_num_heads=2)
+    onnx.save(g.model(g.node("Identity", y)), tmp_path / "m.onnx")
+    words = ["model", tmp_path / "m.onnx", "isa=scalar"]
+    if said.startswith(" "):
+        assert said in run(MHAGEN, *words, "-o", tmp_path / "out")
+    else:
+        assert said in refused(tmp_path, *words)
+
+
+def test_heads_of_keys_that_the_file_does_not_say(tmp_path):
+    """Keys with heads of their own, of com.microsoft's operator, which were taken for rows."""
+    g = fuzz.Graph("heads")
+    x = g.input("x", g.normal(2, 4, 12))
+    q, k, v = (g.node("MatMul", x, g.floats(g.normal(12, 16))) for _ in "qkv")
+    k, v = g.node("Neg", by_head(g, k)), g.node("Neg", by_head(g, v))
+    y = g.node("MultiHeadAttention", q, k, v, domain="com.microsoft", num_heads=2)
+    onnx.save(g.model(y), tmp_path / "m.onnx")
+    assert "key: 4 axes, not 3" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
 
 
 def test_operators_behind_each_other(tmp_path):
@@ -243,7 +341,7 @@ def test_operators_behind_each_other(tmp_path):
         how = [dict(num_heads=2), dict(num_heads=2, kv_num_heads=2)][layer]
         more = ["", "", g.constant(np.full(3, 4, "i4")), g.constant(np.int32(5))] if layer else []
         x = g.node(["MultiHeadAttention", "GroupQueryAttention"][layer], q, k, v, *more, domain="com.microsoft", **how)
-    onnx.save(with_microsoft(g.model(x)), tmp_path / "m.onnx")
+    onnx.save(g.model(x), tmp_path / "m.onnx")
     assert "2 layers" in run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=5", "-o", tmp_path / "out")
 
 

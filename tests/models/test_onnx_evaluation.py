@@ -83,7 +83,8 @@ ATTENTION = [
     of_one_matrix(), of_one_matrix(**CAUSAL), of_one_matrix(scale=-0.5, bias=f(1, 2, 3, 3)), of_one_matrix(scale=0.0),
     of_one_matrix(i4(2, 3)), of_one_matrix(i4(2, 3, 0, 1)), of_one_matrix(SEEN[:, :3], **CAUSAL),
     of_one_matrix(np.stack([SEEN[:, :3]] * 3, 1), bias=f(2, 1, 3, 3), mask_filter_value=-1.5, **CAUSAL),
-    of_one_matrix(past=f(2, 2, 2, 4, 8), sizes=(16, 16, 16)),
+    of_one_matrix(past=f(2, 2, 2, 4, 8), sizes=(16, 16, 16)), (*of_one_matrix(sizes=(16, 16, 16)), 2),
+    (*multi_head(vector=f(48)), 3), (*of_onnx(), 3),
     of_one_matrix(SEEN, past=f(2, 2, 2, 4, 8), sizes=(16, 16, 16), **CAUSAL),
     multi_head(), multi_head(rows=5, dv=4, scale=0.3), multi_head(vector=f(48)), multi_head(scale=0.0, **CAUSAL),
     multi_head(i4(2, 3)), multi_head(i4(2, 3, 1, 0, 5, 6, 7, 8)), multi_head(SEEN[:, :3], f(1, 2, 3, 3), **CAUSAL),
@@ -112,7 +113,7 @@ ATTENTION = [
      {"rotary_embedding_dim": 4, "num_heads": 2}),
 ]
 
-# The operator, behind its domain; the version of ONNX's own; inputs, or None; attributes.
+# The operator, behind its domain; the version of ONNX's own; inputs, or None; attributes; perhaps how many outputs.
 CASES = [
     *ATTENTION,
     *[(op, 17, [X], {}) for op in """Abs Atan Ceil Cos Erf Exp Floor Identity Neg Reciprocal Relu Round Shape Sigmoid
@@ -202,10 +203,10 @@ PAST = {" Attention": (4, 3), "com.microsoft Attention": (4, 2), "com.microsoft 
 OF_ONE = {"GroupQueryAttention"}  # others have more rows than are said
 
 
-def model_of(op, version, inputs, attributes):
+def model_of(op, version, inputs, attributes, count=None):
     domain, op = op.split(" ") if " " in op else ("", op)
     own = helper.find_min_ir_version_for([helper.make_opsetid("", version)])
-    count = OUTPUTS.get(op, 1)
+    count = count or OUTPUTS.get(op, 1)
     cache = PAST.get(f"{domain} {op}")
     if cache and inputs[cache[0]] is not None:
         count = cache[1]  # with keys and values of the next run, which it must have then

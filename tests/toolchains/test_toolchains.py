@@ -64,9 +64,10 @@ def skipped_rows(name):
     return row
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", in_turn(ROWS, "toolchains", count=len(ROWS) // 2 + 1))
 def test_row(name, tmp_path, environment):
-    """Scalar code, and one more ISA in turn: what an ISA needs of a compiler test_compiles has."""
+    """More than half of the rows in turn: scalar code, and one more ISA in turn. What an ISA needs of a compiler
+    test_compiles has."""
     row = skipped_rows(name)
     programs, reference = [], [tmp_path / f"{source.stem}.o" for source in REFERENCE]
     run(*row.command, "-std=c99", "-O1", "-I", ROOT / "runtime", "-c", *REFERENCE, cwd=tmp_path)
@@ -106,7 +107,7 @@ def test_table():
 FREESTANDING = ["-ffreestanding", "-nostdlib", "-static", "-DMHAGEN_NO_POOL", *WARNINGS, "-std=gnu11"]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", in_turn(ISAS, "freestanding", count=len(ISAS) // 2))
 def test_freestanding(isa, tmp_path):
     """Headers of the compiler's target and five functions are enough; the bits are those of a program with libc.
     docs/integrate.md names the functions."""
