@@ -2,8 +2,8 @@
 -- next phase begins when all of them have ended. There are two lists of phases, with the same results to the bit:
 --
 --   finest    a task is a part of one stage: many short tasks, with a wait behind each stage
---   coarse    a task is all that is done for a block of heads: what it projects stays in the caches of one core, and
---             nobody waits for it
+--   coarse    a task is all that is done for a block of heads, or in large batches for an entry: what it projects stays
+--             in the caches of one core, and nobody waits for it
 --
 -- A phase is { name, stages, by_heads, inner, per_entry, items }. It has `per_entry` tasks of a batch entry, which with
 -- by_heads are `inner` for each block of heads. items: { stage, first, count }, the tasks of each stage.
@@ -86,8 +86,15 @@ local function finest(plan)
   return list
 end
 
--- The coarse list, whose other phases are those of the finest; nil where it would be the finest, or one task.
+-- A phase whose tasks are batch entries.
+local function entries(plan) return { { name = "entry", stages = plan.walked, per_entry = 1 } } end
+
+local LARGE = 8 -- entries of a batch, from which on they are tasks
+
+-- The coarse list; nil where it would be the finest, or one task. With blocks of heads, its other phases are those of
+-- the finest list.
 local function coarse(plan, phases)
+  if plan.cfg.batch >= LARGE then return entries(plan) end
   if plan.cfg.batch * plan.head_blocks == 1 then return nil end
   local list, joined = {}, false
   for _, phase in ipairs(phases) do
@@ -147,18 +154,25 @@ end
 -- Records the tasks of both lists, where `entry` is the function of a batch entry; returns the lists, the coarse one if
 -- there is one.
 function M.record(K, entry)
-  local t, plan = K.t, K.plan
-  if K.full then
+  local plan = K.plan
+  local function define_entries()
     define_task(K, "entry", plan.cfg.batch, function(index)
-      t:call(entry, { tape.pointer("args"), index, plan.resident > 1 and expr.mod(index, plan.resident) or nil })
+      K.t:call(entry, { tape.pointer("args"), index, plan.resident > 1 and expr.mod(index, plan.resident) or nil })
     end)
-    return { { name = "entry", stages = plan.walked, per_entry = 1 } }
+  end
+  if K.full then
+    define_entries()
+    return entries(plan)
   end
   local phases = finest(plan)
   local fewer = coarse(plan, phases)
   define_phases(K, phases)
   for _, phase in ipairs(fewer or {}) do
-    if not phase.items then define_phase(K, phase, function(e) walk.in_turn(K, e, phase.stages) end) end
+    if phase.name == "entry" then
+      define_entries()
+    elseif not phase.items then
+      define_phase(K, phase, function(e) walk.in_turn(K, e, phase.stages) end)
+    end
   end
   return phases, fewer
 end

@@ -245,16 +245,16 @@ function M.record(K)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
   local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
   local entry_params = { M.args_param, { kind = "ptrdiff_t", name = "b" } }
-  if K.full and slots then entry_params[3] = { kind = "ptrdiff_t", name = "slot" } end
+  if slots then entry_params[3] = { kind = "ptrdiff_t", name = "slot" } end
   local entry = t:define({ name = "run_entry", params = entry_params,
                            doc = "Everything for one batch entry." }, function()
-    run_entry(K, expr.var("b"), K.full and slots and expr.var("slot") or 0)
+    run_entry(K, expr.var("b"), slots and expr.var("slot") or 0)
   end)
   local args = tape.pointer("args")
   t:define({ name = "run_all", keep = true, params = { M.args_param } }, function()
     M.with_products(K, function()
       K:each("b", cfg.batch, function(b)
-        t:call(entry, { args, b, K.full and slots and 0 or nil })
+        t:call(entry, { args, b, slots and 0 or nil })
       end)
     end)
   end)

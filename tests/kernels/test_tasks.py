@@ -31,14 +31,16 @@ def predicted(*words, threads=(1, 2, 4, 8, 16)):
 
 @pytest.mark.parametrize("isa", ["scalar", "avx512", "amx dtype=bf16"])
 def test_lists(isa, tmp_path):
-    """Both lists do the same work: as many cycles. In the coarse one a block of heads is a task."""
-    for batch in 1, 20:
+    """Both lists do the same work: as many cycles. In the coarse one a block of heads is a task, from 8 batch entries on
+    an entry."""
+    for batch in 1, 3, 20:
         finest, coarse = phases(tmp_path, *MINILM, f"batch={batch}", *f"isa={isa}".split())
         for rows in finest, coarse:
             assert sum(row[3] for row in rows) == pytest.approx(sum(row[3] for row in finest), rel=0.01)
-        heads = [row for row in coarse if row[0] == "heads"]
-        assert sum(tasks for _, _, tasks, _ in heads) in {batch * blocks for blocks in (1, 2, 3, 4, 6, 12)}
-        assert [first for _, first, _, _ in heads] == [sum(row[2] for row in heads[:i]) for i in range(len(heads))]
+        long = [row for row in coarse if row[0] in ("heads", "entry")]
+        blocks = {1} if batch == 20 else {2, 3, 4, 6, 12}
+        assert sum(tasks for _, _, tasks, _ in long) in {batch * of for of in blocks}
+        assert [first for _, first, _, _ in long] == [sum(row[2] for row in long[:i]) for i in range(len(long))]
         assert len(coarse) < len(finest)
 
 
