@@ -14,7 +14,7 @@ function M.rewrite(_, list)
   for _, stage in ipairs(list) do
     local kind = kinds[stage.kind]
     if kind then
-      local wide = graph.moving { name = "wide_" .. stage.weights.section, kind = kind, of = stage.name }
+      local wide = graph.moving { name = "wide_" .. stage.weights.section, kind = kind }
       if stage.kind == "project" then first = first and first + 1 or #out + 1 end
       table.insert(out, stage.kind == "project" and first or #out + 1, wide)
       stage = graph.with(stage, { wide = wide.name })

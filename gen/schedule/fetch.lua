@@ -109,8 +109,9 @@ end
 
 -- Numbers of weights that follow those of a block of heads at least: those of Wo.
 function M.behind(plan)
-  local output = plan.stage.output
-  return output and output.product.floats or 0
+  local floats = 0
+  for _, stage in ipairs(plan.stages) do floats = floats + (stage.kind == "output" and stage.product.floats or 0) end
+  return floats
 end
 
 -- How the weights of a product are fetched, for `of_tile`; nil if they are not.

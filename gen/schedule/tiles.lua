@@ -50,17 +50,16 @@ function M.padded(scheme, words) return M.round_up(words, scheme.pad or 1) end
 -- Rows behind those of an operand A, which tile registers may read.
 function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
 
--- Lays out a tensor whose rows of words are operand A.
+-- The layout of a tensor whose rows of words are operand A.
 --   words       of a row, zeros among them
 --   row, k_stride   numbers from one row, and one K step, to the next
 --   count       of all
---   tile_words  of tile registers: words of a row of a tile; a block has all rows, so a tile is one piece of memory
-function M.lay(to, scheme, rows, words)
+--   tile_words  of tile registers: words of a row of a tile; a block has all `rows`, so a tile is one piece of memory
+function M.layout(scheme, rows, words)
   local interleave, tile_words = ways.interleave(scheme), ways.of(scheme).tile_words(scheme)
-  local height = M.round_up(rows, interleave) + M.rows_behind(scheme)
-  to.words = M.padded(scheme, words)
-  to.row, to.k_stride, to.count = to.words, interleave, height * to.words
-  if tile_words then to.tile_words, to.row, to.k_stride, to.rows = tile_words, tile_words, height, rows end
+  local height, padded = M.round_up(rows, interleave) + M.rows_behind(scheme), M.padded(scheme, words)
+  return { words = padded, row = tile_words or padded, k_stride = tile_words and height or interleave,
+           count = height * padded, tile_words = tile_words, rows = tile_words and rows }
 end
 
 -- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.

@@ -34,23 +34,37 @@ local function fewer_squares(plan, tensor, depth)
   return not side_by_side or words <= tiles.ceil_div(plan.hb * depth, lanes)
 end
 
+-- Where the queries of attention come from: the products with them in lanes, `query` of all heads and `key_query` of
+-- each; or a tensor whose rows are theirs, and the projection that makes it, if one does.
+function M.queries(plan)
+  local list, tensor, own = plan.stages, plan.attend.queries, {}
+  local stage = graph.maker(list, tensor)
+  if stage and stage.per == "head" then
+    own.key_query, tensor, stage = stage, stage.a, graph.maker(list, stage.a)
+  end
+  if stage and stage.kind == "apply" then own.query = stage end
+  if tensor.at ~= "lanes" and not own.query then own.tensor, own.projected = tensor, stage end
+  return own
+end
+
 -- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head there
 -- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them, or
 -- become such, a number and the one so many behind it (`distance`). Or nil.
 function M.query_rows(plan)
-  local projected, given, attend = plan.stage.queries, plan.attend.queries, plan.attend
-  local tensor = projected and projected.c or given
+  local of, attend = M.queries(plan), plan.attend
+  local tensor, projected = of.tensor, of.projected
+  local given = not projected and tensor
   if tensor and not attend.qk and conversions.ragged(plan, attend) and fewer_squares(plan, tensor, attend.depth) then
     local words = tiles.words(plan.attend_scheme, attend.depth)
     return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), distance = words,
              paired = true, scale = attend.query_scale or given and attend.scale }
   end
-  if projected and projected.c.pairs then
-    local words = projected.c.head
-    return { tensor = projected.c, width = words, height = tiles.padded(plan.attend_scheme, words), paired = true }
+  if projected and tensor.pairs then
+    local words = tensor.head
+    return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), paired = true }
   end
-  if projected then return { tensor = projected.c, width = projected.cols, height = projected.cols } end
-  return given and { tensor = given, width = given.width, height = given.width, scale = plan.attend.scale }
+  if projected then return { tensor = tensor, width = projected.cols, height = projected.cols } end
+  return given and { tensor = given, width = given.width, height = given.width, scale = attend.scale }
 end
 
 -- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
@@ -102,7 +116,7 @@ end
 -- The queries of all heads in lanes: rows that are transposed, or their product.
 local function queries_in_lanes(own, in_lanes)
   local K, plan, group, rows, q = own.K, own.K.plan, own.group, own.rows, nil
-  local query = plan.stage.query
+  local query = M.queries(plan).query
   if rows and in_lanes then
     q = own:scratch "q"
     M.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, lane)
@@ -130,7 +144,7 @@ local function arguments(K, place, stage, group, i)
   end
   local in_lanes = context.at == "lanes"
   return {
-    xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
+    xt = plan.q_lanes == "queries" and memory:of_group(place, "xt", group, i),
     packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
     keys = project.operands(K, place, stage.keys), values = project.operands(K, place, context_of.operand(plan)),
     k_scales = stage.keys.scales and memory:at(place, stage.keys.scales),
@@ -195,11 +209,11 @@ end
 
 -- Queries in lanes, where they become such.
 function M.query_sections(plan, add)
-  local rows, query, scheme = M.query_rows(plan), plan.stage.query, plan.attend_scheme
+  local rows, of, scheme = M.query_rows(plan), M.queries(plan), plan.attend_scheme
   local asked = (scheme.group == 1 or rows and rows.paired) and scheme.held or nil -- not before they are pairs
-  if not (rows or query) then return end
-  M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or query.cols),
-    plan.stage.key_query and plan.scheme.held or asked)
+  if not (rows or of.query) then return end
+  M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or of.query.cols),
+    of.key_query and plan.scheme.held or asked)
 end
 
 -- What rows of scores have of a number for each head.
@@ -237,7 +251,8 @@ end
 
 -- A kind of groups, in words.
 function M.queries_text(plan, group)
-  local first = plan.stage.query or plan.stage.key_query
+  local of = M.queries(plan)
+  local first = of.query or of.key_query
   local width = group.width == group.used and group.used or group.used .. " of " .. group.width
   return ("%d x %s queries%s"):format(group.count, width,
     first and ": Q " .. wording.runs(plan.groups[1].products[first.name].runs, group.used) or "")

@@ -11,10 +11,11 @@ local LEAST = 2.0 ^ -100 -- the magnitude below which all of a row rounds to zer
 
 -- The list with what keeps rows, behind all that makes them.
 function M.rewrite(_, list)
-  local attend = graph.find(list, "attend")
-  local all = table.move(attend.appends or {}, 1, #(attend.appends or {}), 1, {})
+  local attend = graph.attend(list)
+  local all = {}
+  for i, stage in ipairs(attend.appends or {}) do all[i] = graph.with(stage, {}) end
   all[#all + 1] = attend
-  return graph.edited(list, { attend = all })
+  return graph.edited(list, { [attend] = all })
 end
 
 function M.sections(plan, stage, add)

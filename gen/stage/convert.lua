@@ -22,6 +22,7 @@
 local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local paired = require "rewrite.paired"
 local project = require "stage.project"
 local quantize = require "emit.quantize"
 local score = require "score.init"
@@ -32,7 +33,7 @@ local widened = require "stage.widened"
 
 local M = {}
 
--- Adds a section for rows of words (tiles.lay).
+-- Adds a section for rows of words (tiles.layout).
 local function add_words(add, where, to, doc, scheme)
   add(where, { name = to.name, doc = doc, cols = to.row, count = to.count, type = scheme.held })
 end
@@ -41,7 +42,7 @@ end
 
 local ROWS = 64 -- of a task
 
--- The parts, { input, size, count, at, first } each, and what is left as one more.
+-- The parts, { input, size, count, at, first } each, what is left as one more; and their number.
 local function split(stage)
   local tasks, parts = 0, {}
   for _, input in ipairs(stage.inputs) do
@@ -54,25 +55,16 @@ local function split(stage)
     add(ROWS, input.rows // ROWS, 0)
     add(rest, 1, input.rows - rest)
   end
-  stage.parts, stage.tasks = parts, tasks
+  return parts, tasks
 end
 
--- row: phase, title, each = what is done with a number; words(plan, input), of a row, where rows become words; held,
--- where numbers are as operands; emit.
+-- row: phase, title, each = what is done with a number; held, where numbers are as operands; emit.
 local function of_inputs(row)
   local kind = { phase = row.phase, title = row.title, emit = row.emit }
-  function kind.plan(plan, stage)
-    for _, input in ipairs(row.words and stage.inputs or {}) do
-      tiles.lay(input.to, plan.scheme, input.rows, row.words(plan, input))
-      if input.to.scales then input.to.scaled_rows = input.rows end
-    end
-    split(stage)
-    return 0
-  end
   function kind.sections(plan, stage, add)
     for _, input in ipairs(stage.inputs) do
       local to = input.to
-      if row.words then
+      if to.words then
         add_words(add, "entry", to, row.title, plan.scheme)
       else
         add("entry", { name = to.name, doc = row.title, cols = input.cols, count = input.rows * input.cols,
@@ -84,7 +76,10 @@ local function of_inputs(row)
       end
     end
   end
-  function kind.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+  function kind.axes(_, stage)
+    local parts, tasks = split(stage)
+    return { { var = "part", items = parts, total = tasks } }
+  end
   function kind.cycles(plan, stage)
     local sum = 0.0
     for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
@@ -118,12 +113,8 @@ local function ends_of(K, place, part, i)
     first
 end
 
-local function words_of_pairs(plan, input)
-  return tiles.round_up(input.cols, plan.isa.lanes) // plan.scheme.group
-end
-
 M.narrow = of_inputs {
-  phase = "narrow", title = "inputs in pairs", each = 2.0, words = words_of_pairs,
+  phase = "narrow", title = "inputs in pairs", each = 2.0,
   emit = function(K, place, _, part, i)
     local t, isa, input, scheme = K.t, K.plan.isa, part.input, K.plan.scheme
     local interleave, to = ways.interleave(scheme), part.input.to
@@ -140,7 +131,7 @@ M.narrow = of_inputs {
               t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used))
           end)
         end)
-        for word = words_of_pairs(K.plan, input), to.words - 1, isa.lanes // scheme.group do
+        for word = paired.words_of_row(K.plan, input.cols), to.words - 1, isa.lanes // scheme.group do
           t:scope(function() store(word, t:op("zero", isa.full, "zero")) end)
         end
       end
@@ -165,7 +156,6 @@ M.widen = of_inputs {
 -- A number is read twice, and multiplied.
 M.quantize = of_inputs {
   phase = "quantize", title = "inputs in int8", each = 3.0,
-  words = function(plan, input) return tiles.round_up(tiles.words(plan.scheme, input.cols), plan.isa.lanes) end,
   emit = function(K, place, _, part, i)
     local input = part.input
     local x, words, first = ends_of(K, place, part, i)
@@ -198,7 +188,7 @@ M.quantize_context = of_groups {
   phase = "quantize_context", title = "context in int8", each = 3.0,
   numbers = function(_, stage) return stage.rows end,
   sections = function(plan, stage, add)
-    local to, of_scales = stage.to, "scales of the context of queries"
+    local to, of_scales = stage.c, "scales of the context of queries"
     local rows = quantize.scales_of_row(plan.scheme, tiles.words(plan.scheme, stage.rows))
     if to.at == "rows" then
       add_words(add, "entry", to, "context in int8", plan.scheme)
@@ -209,7 +199,7 @@ M.quantize_context = of_groups {
     add("lanes", { name = to.scales, doc = of_scales, rows = rows })
   end,
   emit = function(K, place, stage, group, i)
-    local to, memory, first = stage.to, K.plan.memory, i * group.used + group.q0
+    local to, memory, first = stage.c, K.plan.memory, i * group.used + group.q0
     if to.at == "rows" then
       return quantize.rows(K, { rows = group.used, cols = stage.rows, to = to,
         x = memory:tensor(place, stage.a):at(first * stage.a.row), words = memory:tensor(place, to):at(first * to.row),
@@ -223,9 +213,9 @@ M.quantize_context = of_groups {
 M.context_rows = of_groups {
   phase = "context_rows", title = "context in rows", each = TRANSPOSED,
   numbers = function(_, stage) return stage.words end,
-  sections = function(plan, stage, add) add_words(add, "entry", stage.to, "context in rows", plan.scheme) end,
+  sections = function(plan, stage, add) add_words(add, "entry", stage.c, "context in rows", plan.scheme) end,
   emit = function(K, place, stage, group, i)
-    local to, memory = stage.to, K.plan.memory
+    local to, memory = stage.c, K.plan.memory
     local first = i * group.used + group.q0
     transpose.rows(K, "context_rows", group, memory:of_group(place, stage.a.name, group, i),
       { p = memory:tensor(place, to):at(first * to.row), row = to.row, columns = stage.words, words = to,

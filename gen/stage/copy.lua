@@ -33,9 +33,9 @@ end
 
 -- The list with copies where they are needed, for groups that are planned.
 function M.rewrite(plan, list)
-  local rows, spilling = plan.cfg.seq_kv, false
+  local rows, spilling, read = plan.cfg.seq_kv, false, {}
   for _, group in ipairs(plan.groups) do spilling = spilling or rows % group.key_rows > 0 end
-  local attend, before = graph.find(list, "attend"), {}
+  local attend, before = graph.attend(list), {}
   for _, name in ipairs { "keys", "values" } do
     local input, cached = attend[name], attend[name].at == "cache"
     local of = { heads = input.heads or plan.cfg.h_kv }
@@ -51,21 +51,22 @@ function M.rewrite(plan, list)
       local copy = tensors.workspace(cached and "copied_" .. name or name, {
         head = width, row = row, operand = name,
         held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
-      if in_pairs then paired.mark_copy(plan, name, copy) end
+      if in_pairs then copy = paired.in_pairs(plan, copy, { in_place = true }) end
       before[#before + 1] = graph.moving { name = copy.name, of = name, kind = "copy",
                                            phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
                                            cols = width, heads = of.heads, qk = qk }
-      attend = graph.with(attend, { [name] = copy })
+      read[name] = copy
     end
   end
-  before[#before + 1] = attend
-  return graph.edited(list, { attend = before })
+  before[#before + 1] = graph.with(attend, read)
+  return graph.edited(list, { [attend] = before })
 end
 
--- What tiles have the rows of, as project.plan tells it of a product.
+-- Rows of what it makes, as a product has them.
 function M.plan(plan, stage)
-  if not stage.c.exact then stage.c.row = tiles.round_up(graph.in_block(plan, stage) * stage.cols, plan.isa.lanes) end
-  return 0
+  if stage.c.exact then return 0 end
+  local row = tiles.round_up(graph.in_block(plan, stage) * stage.cols, plan.isa.lanes)
+  return 0, { c = tensors.with(stage.c, { row = row }) }
 end
 
 function M.sections(plan, stage, add)

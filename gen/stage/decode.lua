@@ -6,6 +6,7 @@ local decode = require "emit.decode"
 local mask = require "emit.mask"
 local rounding = require "emit.rounding"
 local score = require "score.init"
+local steps = require "schedule.decode"
 local transpose = require "emit.transpose"
 local wording = require "base.wording"
 
@@ -124,6 +125,8 @@ function M.emit(K, place, stage, group, i)
 end
 
 -- ---- the plan ----
+
+function M.plan(plan, stage) return 0, { step = steps.planned(plan, stage) } end
 
 -- Of a task: queries in lanes and as rows, weights, their sums, those of the context; and what a mask takes.
 function M.sections(plan, stage, add)

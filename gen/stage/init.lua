@@ -1,6 +1,6 @@
 -- The kinds of stages, a file or a row of convert.lua each, which has all about it:
 --
---   plan(plan, stage)          fills in the tiles; returns their cost
+--   plan(plan, stage)          the cost of its tiles, and the fields that these are
 --   stays_near(plan, stage)    whether several heads may be projected together; missing: they may
 --   tell(plan, stage)          adds its reasons to those of the plan
 --   sections(plan, stage, add) what memory it needs (schedule/memory.lua)

@@ -28,11 +28,11 @@ local against = {
 
 -- Those projections, in the order of the columns.
 local function parts_of(list)
-  local parts = {}
-  for _, name in ipairs { "queries", "keys", "values" } do
-    local stage, first = graph.find(list, name), parts[1]
-    local alone = not stage or stage.kind ~= "project" or stage.qk and name == "keys" or stage.merged
-      or stage.c.at ~= "workspace" or stage.c.staged or first and first.a.name ~= stage.a.name
+  local parts, attend = {}, graph.attend(list)
+  for _, operand in ipairs { attend.queries, attend.keys, attend.values } do
+    local stage, first = graph.projection(list, operand), parts[1]
+    local alone = not stage or stage.qk or stage.merged or stage.c.at ~= "workspace" or stage.c.staged
+      or first and first.a.name ~= stage.a.name
     if not alone then parts[#parts + 1] = stage end
   end
   return parts
@@ -44,36 +44,35 @@ function M.against(plan, list) return choices.against(against, plan, parts_of(li
 -- The list with it.
 function M.rewrite(plan, list)
   local parts, letters, columns, macs, biased = parts_of(list), "", 0, 0.0, false
-  local one = graph.with(parts[1], { kind = "joint", parts = parts, macs = function() return macs end })
-  local attend, edits, first = graph.find(list, "attend"), {}, nil
+  for _, stage in ipairs(parts) do
+    letters, columns = letters .. stage.weights.section:sub(2), columns + graph.in_block(plan, stage) * stage.cols
+    macs, biased = macs + stage:macs(), biased or stage.bias
+  end
+  local one = graph.with(parts[1], {
+    name = letters, kind = "joint", parts = parts, columns = columns, c = tensors.workspace(letters),
+    weights = { section = "w" .. letters }, bias = biased and { section = "b" .. letters },
+    macs = function() return macs end })
+  local edits, first, column = {}, nil, 0
+  for _, stage in ipairs(parts) do
+    edits[stage] = { graph.with(stage, { kind = "part" }) }
+  end
+  for _, stage in ipairs(list) do first = first or edits[stage] end
+  table.insert(first, 1, one)
+  list = graph.edited(list, edits)
   for _, stage in ipairs(parts) do
     local width = graph.in_block(plan, stage) * stage.cols
-    local part = graph.with(stage, { kind = "part", joint = one, column = columns,
-                                     c = graph.with(stage.c, { columns = width }) })
-    edits[stage.name] = { part }
-    if attend[stage.name] then attend = graph.with(attend, { [stage.name] = part.c }) end
-    letters, columns, macs = letters .. stage.weights.section:sub(2), columns + width, macs + stage:macs()
-    biased = biased or stage.bias
+    list = graph.replaced(list, stage.c, tensors.columns(stage.c, one.c, column, width))
+    column = column + width
   end
-  one.name, one.columns, one.c = letters, columns, tensors.workspace(letters)
-  one.weights, one.bias = { section = "w" .. letters }, biased and { section = "b" .. letters }
-  for _, stage in ipairs(list) do first = first or edits[stage.name] end
-  table.insert(first, 1, one)
-  edits.attend = { attend }
-  return graph.edited(list, edits)
+  return list
 end
 
 -- ---- the plan ----
 
 function M.plan(plan, stage)
-  local cost
-  stage.product, cost = tiles.columns(plan.weights, project.keys, { { rows = stage.rows, count = 1 } }, stage.columns,
+  local product, cost = tiles.columns(plan.weights, project.keys, { { rows = stage.rows, count = 1 } }, stage.columns,
     { steps = stage.steps, order = "rows" })
-  stage.c.row = stage.product.ld
-  for _, other in ipairs(plan.stages) do
-    if other.joint == stage then other.c.row = stage.product.ld end
-  end
-  return cost
+  return cost, { product = product }
 end
 
 -- Whether its weights stay in the second-level cache, or meet no second tile of rows.
@@ -109,7 +108,7 @@ end
 
 -- A tile of rows with all panels.
 local function record(K, stage, size, p)
-  local product, a, c = stage.product, stage.a, stage.c
+  local product, a = stage.product, stage.a
   local own = K.plan.fetch == "ahead" and fetch.of(K.plan, product)
   product_of.each_panel(K, product, function(panels, j, panel)
     local column = j * panels.width + panels.at
@@ -118,7 +117,7 @@ local function record(K, stage, size, p)
       product_of.column_tile(K, size, panels, {
         label = stage.name, mode = mode, steps = steps, a = { p = p.x:at(k0), row = a.row, k_stride = 1 },
         b = product_of.operand(product, panels, p.w:at(panel), k0, next), bias = p.bias and p.bias:at(column),
-        c = { p = p.out:at(column), row = c.row } })
+        c = { p = p.out:at(column), row = product.ld } })
     end)
   end)
 end
@@ -133,7 +132,7 @@ function M.emit(K, place, stage, run, i)
   local row = i * run.size + run.at
   local params = { { "x", "in", memory:tensor(place, stage.a):at(row * stage.a.row) },
                    { "w", "in", memory:at(place, stage.weights.section) },
-                   { "out", "out", memory:at(place, stage.name):at(row * stage.c.row) } }
+                   { "out", "out", memory:at(place, stage.name):at(row * stage.product.ld) } }
   if stage.bias then params[4] = { "bias", "in", memory:at(place, stage.bias.section) } end
   K:part(("project_%s_%d"):format(stage.name, run.size), ("Projects %d rows: the columns of %s."):format(run.size,
     stage.name:upper():gsub(".", ", %0"):sub(3)), params, function(p) record(K, stage, run.size, p) end)

@@ -48,15 +48,15 @@ local function output_blocks(plan, stage)
 end
 
 function M.plan(plan, stage)
-  local sets, cost = {}, nil
+  local sets = {}
   for i, group in ipairs(plan.groups) do
     sets[i] = { rows = group.used, count = group.count, even = ways.interleave(plan.scheme) > 1 }
   end
-  stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols,
+  local product, cost = tiles.columns(plan.weights, keys, sets, stage.cols,
     { steps = tiles.words(plan.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
-  stage.packed = plan.widens and tiles.packed(stage.product, plan.stored.scheme, stage.steps) or stage.product
-  stage.blocks, stage.block_count = output_blocks(plan, stage)
-  return cost
+  local blocks, block_count = output_blocks(plan, stage)
+  return cost, { product = product, blocks = blocks, block_count = block_count,
+                 packed = plan.widens and tiles.packed(product, plan.stored.scheme, stage.steps) or product }
 end
 
 function M.sections(plan, stage, add)

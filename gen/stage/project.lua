@@ -8,6 +8,7 @@ local isas = require "isa.init"
 local memory = require "schedule.memory"
 local product_of = require "emit.product"
 local score = require "score.init"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local qk_of = require "graph.qk"
 local emit_qk = require "emit.qk"
@@ -26,17 +27,17 @@ local function down(c) return c.in_place and 1 or keys_of_word(c) end
 local function across(c) return c.pairs == "columns" and not c.in_place and 2 or 1 end
 
 function M.plan(plan, stage)
-  local values, cost = stage.c.operand == "values", nil
+  local values = stage.c.operand == "values"
   local weights = values and plan.value_weights or plan.weights
-  stage.product, cost = tiles.columns(weights, M.keys,
+  local product, cost = tiles.columns(weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.interleave(plan.scheme) > 1,
         twice = ways.of(plan.scheme).twice } },
     graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps), order = "rows",
       rounded = stage.c.held or stage.c.pairs and not stage.c.in_place })
   local stored = values and plan.stored_values or plan.stored
-  stage.packed = plan.widens and tiles.packed(stage.product, stored.scheme, stage.steps) or stage.product
-  if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
-  return cost
+  return cost, {
+    product = product, packed = plan.widens and tiles.packed(product, stored.scheme, stage.steps) or product,
+    c = not stage.c.exact and tensors.with(stage.c, { row = product.ld // across(stage.c) }) or nil }
 end
 
 -- Rows of what is projected: tiles of keys may touch more than there are. Those of a cache are the same for kernels of
