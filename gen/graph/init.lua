@@ -14,6 +14,7 @@
 --
 -- A product, C = A B + bias, has also:
 --
+--   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product
 --   heads, cols     heads, and the columns of each
@@ -59,7 +60,7 @@ end
 M.with = tensors.with
 
 -- A product of `rows` rows, its matrix `width` columns wide for each head.
-function M.product(stage) return M.with({ kind = "project", macs = macs, scale = 1.0 }, stage) end
+function M.product(stage) return M.with({ kind = "product", nest = "rows", macs = macs, scale = 1.0 }, stage) end
 
 local function no_macs() return 0.0 end
 
@@ -128,7 +129,7 @@ end
 -- The stage of a list that rows of queries, keys or values come from: a projection, or what copies an input. Or nil.
 function M.origin(list, tensor)
   local stage = M.maker(list, tensor)
-  if stage and stage.weights and stage.kind ~= "apply" then return stage end
+  if stage and stage.weights and stage.nest ~= "lanes" then return stage end
   local through = stage or M.maker(M.attend(list).appends or {}, tensor)
   return through and M.origin(list, through.a) or stage and stage.kind == "copy" and stage or nil
 end
@@ -266,7 +267,7 @@ function M.of(cfg, scores)
     appends = appends[1] and appends,
   }
   local output = not context and M.product {
-    name = "output", kind = "output", a = attend.context, c = tensors.output(),
+    name = "output", nest = "groups", a = attend.context, c = tensors.output(),
     rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
     weights = M.matrix("wo", { steps = h * cfg.dv }),
     bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },

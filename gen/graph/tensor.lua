@@ -7,8 +7,8 @@
 --   operand   of attention that it has rows of, as it is made or copied: queries, keys or values
 --   row       numbers from row to row; head, from head to head
 --   heads     of an input or a cache that has heads, their number; width, that of a head
---   columns   its own columns, where rows also have columns of other tensors: those of the tensor `within` from
---             `column` on
+--   columns   its own columns, where rows also have columns of other tensors: those of the tensor with the name
+--             `within`, from `column` on
 --   grows     of a cache: runs add to it
 --   exact     of a cache: it lies as an input does, and nothing may be read or written behind its rows
 --   type      of a cache, where that is smaller than float32; scales, the section with those of rows
@@ -58,7 +58,7 @@ function M.task(name) return made(name, "task") end
 
 -- A tensor as so many columns of another one.
 function M.columns(tensor, within, column, columns)
-  return M.with(tensor, { within = within, column = column, columns = columns })
+  return M.with(tensor, { within = within.name, column = column, columns = columns })
 end
 
 -- Keys or values that outlive a run: as tiles like them. exact: as others do, without any margin.

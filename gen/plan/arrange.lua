@@ -12,7 +12,7 @@ local choices = require "base.choices"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
-local joint = require "stage.joint"
+local joint = require "rewrite.joint"
 local kinds = require "stage.init"
 local lanes_of = require "plan.lanes"
 local memory = require "schedule.memory"
@@ -35,7 +35,7 @@ local function arrange(plan, list, q_lanes, hb, in_one)
   for i = 1, #own.stages do
     local stage = own.stages[i]
     local one, fields = 0, nil
-    if stage.kind ~= "output" then one, fields = kinds.ask("plan", 0, own, stage) end
+    if stage.nest ~= "groups" then one, fields = kinds.ask("plan", 0, own, stage) end
     own.stages = graph.planned(own.stages, i, fields)
     cost = cost + (stage.fill and 0 or one)
   end

@@ -216,7 +216,7 @@ local function add_stages(plan, list)
   add(plan, groups.finish(plan))
   plan.cost = best.cost
   for i, stage in ipairs(plan.stages) do
-    if stage.kind == "output" then
+    if stage.nest == "groups" then
       local cost, fields = kinds.of(stage).plan(plan, stage)
       plan.cost, plan.stages = plan.cost + cost, graph.planned(plan.stages, i, fields)
     end

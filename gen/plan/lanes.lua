@@ -8,7 +8,7 @@
 local choices = require "base.choices"
 local graph = require "graph.init"
 local matrices = require "graph.matrices"
-local joint = require "stage.joint"
+local joint = require "rewrite.joint"
 local queries = require "rewrite.queries"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -52,7 +52,7 @@ local function disobeyed(plan, list, lanes)
     unless_obeyed({ "out_rows", "out_vectors" }, project .. ", which does not project Y")
   end
   local attend, applied = graph.attend(list), false
-  for _, stage in ipairs(list) do applied = applied or stage.kind == "apply" end
+  for _, stage in ipairs(list) do applied = applied or stage.nest == "lanes" end
   if lanes ~= "queries" and not applied then
     unless_obeyed({ "q_rows" }, with .. ": no product has lanes over queries")
   end

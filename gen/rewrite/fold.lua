@@ -63,7 +63,7 @@ local rewrites = {}
 function rewrites.absorb_keys(list, cfg, keys)
   local attend = graph.attend(list)
   local query = graph.product {
-    name = "key_query", kind = "apply", per = "head", a = attend.queries, c = tensors.task "kq", rows = cfg.seq,
+    name = "key_query", nest = "lanes", per = "head", a = attend.queries, c = tensors.task "kq", rows = cfg.seq,
     steps = cfg.dk, cols = keys.steps, heads = cfg.h,
     weights = graph.matrix("wk", { text = "wk^T", a_flipped = true, along = "row", width = cfg.dk, heads = cfg.h_kv }),
   }
@@ -88,7 +88,7 @@ end
 function rewrites.absorb_values(list, cfg, values)
   local attend = graph.attend(list)
   local context = graph.product {
-    name = "value_context", kind = "apply", per = "head", a = tensors.task "c", c = attend.context, rows = cfg.seq,
+    name = "value_context", nest = "lanes", per = "head", a = tensors.task "c", c = attend.context, rows = cfg.seq,
     steps = values.steps, cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
   }
   return graph.edited(list, { [values] = {}, [attend] = {

@@ -66,7 +66,7 @@ function M.tell(plan)
     all = all + macs
     if product then
       own, floats = own + macs, floats + product.floats * product.steps // product.depth * plan.scheme.group
-        * (stage.kind == "output" and 1 or plan.head_blocks)
+        * (stage.nest == "groups" and 1 or plan.head_blocks)
     end
     if stage.inputs or stage.of == "context" then making = making + (stage.cycles or 0) end
   end

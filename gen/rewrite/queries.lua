@@ -22,7 +22,7 @@ function M.moved(list, lanes)
   if lanes == "columns" then return graph.edited(list, { [queries] = {}, [next_one] = { queries, next_one } }) end
   local transpose = graph.moving { name = "transpose", a = queries.a, c = tensors.lanes "xt" }
   local name = queries.merged and "key_query" or "query"
-  local applied = graph.with(queries, { name = name, kind = "apply", per = queries.merged and "head" or nil,
+  local applied = graph.with(queries, { name = name, nest = "lanes", per = queries.merged and "head" or nil,
                                         a = transpose.c })
   local edits = { [queries] = { applied } }
   if queries.merged then edits = { [queries] = {}, [attend] = { applied, attend } } end

@@ -70,7 +70,7 @@ local function plan_group(plan, group, list, hb)
   end
   cost = cost * hb
   for _, stage in ipairs(list) do
-    if stage.kind == "apply" then
+    if stage.nest == "lanes" then
       local heads = stage.per == "head" and 1 or hb
       local rows = heads * stage.cols
       local steps = tiles.words(plan.scheme, stage.steps)
@@ -177,6 +177,31 @@ function M.finish(plan)
   end
   for i, group in ipairs(groups) do groups[i] = with(group, { widest = all.widest }) end
   return with(all, { groups = groups })
+end
+
+-- Blocks of at most so many groups: { count, first, pieces } each, a piece being `count` groups of a kind from number
+-- `first` of the kind on; in the i-th of several equal blocks from first + i * count on. Behind it their number.
+function M.blocks(plan, most)
+  local blocks, total = {}, 0
+  local function add(from, size)
+    local pieces, last = {}, blocks[#blocks]
+    for kind, group in ipairs(plan.groups) do
+      local first = math.max(from, group.first)
+      local count = math.min(from + size, group.first + group.count) - first
+      if count > 0 then pieces[#pieces + 1] = { kind = kind, first = first - group.first, count = count } end
+    end
+    local one, other = pieces[1], last and last.pieces[1]
+    if last and #pieces == 1 and #last.pieces == 1 and one.kind == other.kind and one.count == other.count then
+      last.count = last.count + 1
+    else
+      blocks[#blocks + 1] = { count = 1, first = total, pieces = pieces }
+    end
+    total = total + 1
+  end
+  for _, run in ipairs(cut.balanced(plan.group_count, most)) do
+    for i = 0, run.count - 1 do add(run.at + i * run.size, run.size) end
+  end
+  return blocks, total
 end
 
 -- The first query of the groups of a kind, and how many each has.

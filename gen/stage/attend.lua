@@ -1,7 +1,6 @@
 -- Attention of one group of queries in lanes: scores, softmax and context, head by head.
 
 local safe_path = require "emit.safe_path"
-local apply = require "stage.apply"
 local attention = require "stage.attention"
 local choices = require "base.choices"
 local graph = require "graph.init"
@@ -9,6 +8,7 @@ local head = require "emit.head"
 local mask = require "emit.mask"
 local memory = require "schedule.memory"
 local probs = require "emit.probs"
+local product = require "stage.product"
 local rounding = require "emit.rounding"
 local score = require "score.init"
 local statistics = require "emit.stats"
@@ -98,7 +98,7 @@ end
 
 -- A product that is applied to the queries or the context of a head.
 local function applied(own, stage, kv, b, c)
-  apply.record(own.K, stage, { group = own.group, packed = own.p.packed, head = kv, b = b, c = c })
+  product.apply(own.K, stage, { group = own.group, packed = own.p.packed, head = kv, b = b, c = c })
   return c
 end
 

@@ -8,12 +8,12 @@
 --       own.rows, own.seen           the result of query_rows; the keys that the first query sees
 --   M.axes, fills, cycles            as stage/init.lua has them; sections adds what both need
 
-local apply = require "stage.apply"
 local context_of = require "emit.context"
 local conversions = require "rewrite.conversions"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
-local project = require "stage.project"
+local product = require "stage.product"
+local rows_of = require "stage.rows"
 local score = require "score.init"
 local sections = require "schedule.sections"
 local tape = require "tape.init"
@@ -42,7 +42,7 @@ function M.queries(plan)
   if stage and stage.per == "head" then
     own.key_query, tensor, stage = stage, stage.a, graph.maker(list, stage.a)
   end
-  if stage and stage.kind == "apply" then own.query = stage end
+  if stage and stage.nest == "lanes" then own.query = stage end
   if tensor.at ~= "lanes" and not own.query then own.tensor, own.projected = tensor, stage end
   return own
 end
@@ -127,7 +127,7 @@ local function queries_in_lanes(own, in_lanes)
     end, rows.distance)
   elseif query then
     q = own:scratch "q"
-    apply.record(K, query, { group = group, packed = own.p.packed, head = 0, b = own.p.xt, c = q })
+    product.apply(K, query, { group = group, packed = own.p.packed, head = 0, b = own.p.xt, c = q })
   end
   return q
 end
@@ -146,7 +146,7 @@ local function arguments(K, place, stage, group, i)
   return {
     xt = plan.q_lanes == "queries" and memory:of_group(place, "xt", group, i),
     packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
-    keys = project.operands(K, place, stage.keys), values = project.operands(K, place, context_of.operand(plan)),
+    keys = rows_of.operands(K, place, stage.keys), values = rows_of.operands(K, place, context_of.operand(plan)),
     k_scales = stage.keys.scales and memory:at(place, stage.keys.scales),
     v_scales = stage.values.scales and memory:at(place, stage.values.scales),
     scratch = memory:base(place, "task"),
@@ -244,7 +244,7 @@ end
 function M.cycles(plan, stage)
   local macs = stage:macs()
   for _, other in ipairs(plan.stages) do
-    if other.kind == "apply" then macs = macs + other:macs() end
+    if other.nest == "lanes" then macs = macs + other:macs() end
   end
   return 2.0 * macs / plan.per_cycle
 end

@@ -2,10 +2,10 @@
 -- for each row of a head, the largest magnitude over 127. A row with NaN or Inf has the scale NaN.
 
 local graph = require "graph.init"
-local project = require "stage.project"
+local rows_of = require "stage.rows"
 local transpose = require "emit.transpose"
 
-local M = { phase = "cache_append", title = "rows into the cache", per = project.per, axes = project.at_once }
+local M = { phase = "cache_append", title = "rows into the cache", per = rows_of.per, axes = rows_of.at_once }
 
 local LEAST = 2.0 ^ -100 -- the magnitude below which all of a row rounds to zero
 
@@ -60,9 +60,9 @@ function M.emit(K, place, stage)
   local a, c, past, rows = stage.a, stage.c, stage.behind and place[stage.behind] or 0, K.plan.cfg.seq_kv
   local params = { { "x", "in", memory:tensor(place, a) }, { "out", "out", memory:at(place, c.name):at(past * c.row) } }
   if c.scales then params[3] = { "scales", "out", memory:at(place, c.scales):at(past) } end
-  local all, bounds = graph.in_block(plan, stage), project.bounds_of(K, place, stage)
+  local all, bounds = graph.in_block(plan, stage), rows_of.bounds_of(K, place, stage)
   local text = ("Keeps the %s of %d head%s."):format(stage.of, all, all > 1 and "s" or "")
-  K:part("append_" .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+  K:part("append_" .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
     local heads, columns = all, stage.cols
     if a.head == columns and not c.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)

@@ -23,7 +23,7 @@ local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
 local paired = require "rewrite.paired"
-local project = require "stage.project"
+local rows_of = require "stage.rows"
 local quantize = require "emit.quantize"
 local score = require "score.init"
 local tiles = require "schedule.tiles"
@@ -274,7 +274,7 @@ local function words_of_row(K, stage, from, to)
 end
 
 M.key_rows = {
-  phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once,
+  phase = "key_rows", title = "rows of K", per = "heads", axes = rows_of.at_once,
   sections = function(plan, stage, add)
     local to = stage.c
     local rows = graph.in_block(plan, stage) * (to.head // to.row) + tiles.rows_behind(plan.attend_scheme)
@@ -286,10 +286,10 @@ M.key_rows = {
     local bounds, heads = score.keys_seen(plan.scores, place), graph.in_block(plan, stage)
     local rows, make = plan.kv_rows, copy_words
     if stage.ragged then rows, make = plan.cfg.seq_kv, words_of_row end
-    local params = { { "k", "in", project.operands(K, place, from) },
+    local params = { { "k", "in", rows_of.operands(K, place, from) },
                      { "rows", "out", plan.memory:at(place, to.name) } }
     K:part("fill_rows", ("Rows of K of %d head%s, zeros behind their words."):format(heads, heads > 1 and "s" or ""),
-      params, project.bounded(K, bounds, params, function(p)
+      params, rows_of.bounded(K, bounds, params, function(p)
       K:each("head", heads, function(head)
         local first = p.bounds.first or 0
         K:each("row", (p.bounds.stop or rows) - first, function(i)
@@ -307,12 +307,12 @@ M.key_rows = {
 local function value_block(K, place, stage, size, first)
   local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
   local ld, row = stage.a.row, stage.c.row
-  local params = { { "v", "in", project.operands(K, place, stage.a):at(first * ld) },
+  local params = { { "v", "in", rows_of.operands(K, place, stage.a):at(first * ld) },
                    { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.k_stride) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
   if bounds.stop then params[3] = { "key", "int", first * plan.attend_scheme.group } end
   K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,
-    project.bounded(K, bounds, params, function(p)
+    rows_of.bounded(K, bounds, params, function(p)
     local function block(at, used)
       t:scope(function()
         local list = {}

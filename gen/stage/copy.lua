@@ -8,7 +8,7 @@ local graph = require "graph.init"
 local groups = require "schedule.groups"
 local conversions = require "rewrite.conversions"
 local paired = require "rewrite.paired"
-local project = require "stage.project"
+local rows_of = require "stage.rows"
 local score = require "score.init"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -16,7 +16,7 @@ local qk_of = require "graph.qk"
 local emit_qk = require "emit.qk"
 local widening = require "emit.widening"
 
-local M = { phase = project.phase, title = project.title, per = project.per, axes = project.at_once }
+local M = { phase = rows_of.phase, title = rows_of.title, per = rows_of.per, axes = rows_of.at_once }
 
 -- Of groups of queries by the rows of a head, from which on a copy takes less time (measured, Zen 5).
 local PASSES = 4
@@ -70,7 +70,7 @@ function M.plan(plan, stage)
 end
 
 function M.sections(plan, stage, add)
-  project.result_section(plan, stage, add)
+  rows_of.result_section(plan, stage, add)
   if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
 end
 
@@ -89,16 +89,16 @@ function M.emit(K, place, stage)
   local input, copy, kept = stage.a, stage.c, stage.c.at == "cache"
   local past = stage.behind and place[stage.behind]
   local params = { { "x", "in", memory:tensor(place, input) },
-                   { "out", "out", memory:at(place, stage.name):at(project.rows_before(stage, past) * copy.row) } }
+                   { "out", "out", memory:at(place, stage.name):at(rows_of.rows_before(stage, past) * copy.row) } }
   if past then params[#params + 1] = { "past", "int", past } end
   local all = graph.in_block(plan, stage)
   local text = ("%s the %s of %d head%s."):format(kept and "Appends" or "Copies", stage.of, all, all > 1 and "s" or "")
   if input.scales then params[#params + 1] = { "scales", "in", memory:at(place, input.scales) } end
-  local bounds = (kept or copy.staged) and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
+  local bounds = (kept or copy.staged) and rows_of.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
   local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)
   local verb = kept and "append_" or copy.staged and "take_" or "copy_"
-  K:part(verb .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+  K:part(verb .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
     -- Heads that lie side by side are one.
     local heads, columns = all, stage.cols
     if input.head == columns and not input.scales then heads, columns = 1, heads * columns end
@@ -113,10 +113,10 @@ function M.emit(K, place, stage)
             t:write(v.w, out:at(at), widening.value(K, input, v, "given", x:at(at),
               p.scales and p.scales:at(head * plan.cfg.seq_kv + row)), v.used)
           end)
-        end, function() project.clear_row(K, p.out, row) end)
+        end, function() rows_of.clear_row(K, p.out, row) end)
       end)
     end)
-    project.finish(K, stage, p)
+    rows_of.finish(K, stage, p)
   end))
 end
 
