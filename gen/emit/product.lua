@@ -5,6 +5,7 @@ local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
+local layouts = require "graph.layout"
 local suffix = require "emit.code".suffix
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -251,7 +252,7 @@ end
 -- are no other tiles of so many rows; a, the tensor A; its row and k_stride; all, its rows that have scales. Of tile i:
 -- x(i), its rows of A; scales(i), theirs; next(i), what it fetches; c(i), as whole_tile has it.
 function M.each_tile(K, product, panels, rows, count, of)
-  local streamed = tiles.streamed(K.plan.cpu, of.a, panels.width * product.depth)
+  local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps)
     local scales, sums = M.of_rows(product.scheme, of.scales and of.scales(i), of.all, k0)
     return of_columns(rows, panels, {

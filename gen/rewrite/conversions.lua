@@ -11,6 +11,7 @@
 
 local choices = require "base.choices"
 local graph = require "graph.init"
+local layouts = require "graph.layout"
 local options = require "options.init"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -57,7 +58,7 @@ local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
 
 -- The list with a tensor whose numbers are held in the type of operands.
 local function held(list, tensor)
-  return graph.replaced(list, tensor, tensors.with(tensor, { held = true }))
+  return graph.replaced(list, tensor, layouts.held(tensor))
 end
 
 -- The list with keys and values held so that attention reads as their projection leaves them. Sums of groups are stored
@@ -116,7 +117,7 @@ end
 function M.context_rows(plan, list)
   local output = graph.output(list)
   local count = tiles.words(plan.scheme, output.steps)
-  local rows = tensors.rows("context_rows", tensors.with(tiles.layout(plan.scheme, plan.cfg.seq, count),
+  local rows = tensors.rows("context_rows", tensors.with(layouts.words(plan.scheme, plan.cfg.seq, count),
     { scales = output.a.scales, scaled = output.a.scaled }))
   local stage = graph.moving { name = "context_rows", of = "context", a = output.a, c = rows, words = count }
   return graph.edited(list, { [output] = { stage, graph.with(output, { a = rows }) } })
@@ -158,7 +159,7 @@ function M.lacks_value_rows(plan) return ways.of(plan.attend_scheme).rows_of_a e
 function M.value_rows(plan, list)
   local scheme, attend, heads = plan.attend_scheme, graph.attend(list), plan.cfg.h_kv
   local rows = graph.in_block(plan, { heads = heads }) * attend.breadth
-  local layout = tiles.layout(scheme, rows, tiles.words(scheme, plan.cfg.seq_kv))
+  local layout = layouts.words(scheme, rows, tiles.words(scheme, plan.cfg.seq_kv))
   local to = tensors.workspace("value_rows", tensors.with(layout, { head = attend.breadth * layout.row }))
   local stage = graph.moving { name = "value_rows", a = attend.values, c = to, heads = heads, cols = attend.breadth }
   return graph.edited(list, { [attend] = { stage, graph.with(attend, { value_rows = to }) } })

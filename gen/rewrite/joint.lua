@@ -4,6 +4,7 @@
 
 local choices = require "base.choices"
 local graph = require "graph.init"
+local layouts = require "graph.layout"
 local score = require "score.init"
 local tensors = require "graph.tensor"
 
@@ -55,7 +56,7 @@ function M.rewrite(plan, list)
   list = graph.edited(list, edits)
   for _, stage in ipairs(parts) do
     local width = graph.in_block(plan, stage) * stage.cols
-    list = graph.replaced(list, stage.c, tensors.columns(stage.c, one.c, column, width))
+    list = graph.replaced(list, stage.c, layouts.columns(stage.c, one.c, column, width))
     column = column + width
   end
   return list

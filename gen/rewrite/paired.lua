@@ -18,6 +18,7 @@ local decode = require "schedule.decode"
 local fold = require "rewrite.fold"
 local graph = require "graph.init"
 local isas = require "isa.init"
+local layouts = require "graph.layout"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 
@@ -140,9 +141,8 @@ end
 
 -- Keys, queries or values as pairs: of the columns of a row, or of each two rows. fields: more of the tensor.
 function M.in_pairs(plan, tensor, fields)
-  local own = tensor.operand == "values" and { pairs = "rows" }
-    or { pairs = "columns", head = tiles.words(plan.attend_scheme, tensor.head) }
-  return tensors.with(tensors.with(tensor, own), fields)
+  local along = tensor.operand == "values" and "rows" or "columns"
+  return tensors.with(layouts.pairs(tensor, along, plan.attend_scheme), fields)
 end
 
 -- Words of a row of an input, of so many numbers.
@@ -184,7 +184,7 @@ function M.rewrite(plan, list)
   end
   return conversions.of_inputs(list, "narrow", function(input, rows)
     return tensors.workspace("pairs_" .. input.name,
-      graph.with(tiles.layout(plan.scheme, rows, M.words_of_row(plan, input.row)), { head = 0 }))
+      graph.with(layouts.words(plan.scheme, rows, M.words_of_row(plan, input.row)), { head = 0 }))
   end)
 end
 

@@ -5,6 +5,7 @@
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"
 local graph = require "graph.init"
+local layouts = require "graph.layout"
 local memory = require "schedule.memory"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -28,7 +29,7 @@ end
 
 -- The layout of so many rows of integers, made of as many numbers.
 local function layout(plan, rows, count)
-  return tiles.layout(plan.scheme, rows, tiles.round_up(tiles.words(plan.scheme, count), plan.isa.lanes))
+  return layouts.words(plan.scheme, rows, tiles.round_up(tiles.words(plan.scheme, count), plan.isa.lanes))
 end
 
 -- The tensor that is made of context a, of so many numbers for each query.

@@ -12,6 +12,7 @@ local context_of = require "emit.context"
 local conversions = require "rewrite.conversions"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local layouts = require "graph.layout"
 local product = require "stage.product"
 local rows_of = require "stage.rows"
 local score = require "score.init"
@@ -29,7 +30,7 @@ Own.__index = Own
 
 -- Whether an odd number of queries' columns takes no more squares to put words of a head into lanes than floats of all.
 local function fewer_squares(plan, tensor, depth)
-  local lanes, side_by_side = plan.isa.lanes, tensor.head == depth
+  local lanes, side_by_side = plan.isa.lanes, layouts.side_by_side(tensor, depth)
   local words = plan.hb * tiles.ceil_div(tiles.words(plan.attend_scheme, depth), lanes)
   return not side_by_side or words <= tiles.ceil_div(plan.hb * depth, lanes)
 end
@@ -72,7 +73,7 @@ end
 -- each head becomes words.
 function M.each_matrix(K, tensor, width, height, build, distance)
   local hb = K.plan.hb
-  if tensor.head == height and width == height and not distance then return build(hb * width, 0, 0) end
+  if layouts.side_by_side(tensor, height) and width == height and not distance then return build(hb * width, 0, 0) end
   K:each("head", hb, function(i) build(width, i * tensor.head, i * height) end)
 end
 
@@ -138,7 +139,7 @@ end
 local function arguments(K, place, stage, group, i)
   local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
   local q0, queries, context = i * group.used + group.q0, M.query_rows(plan), stage.context
-  local function from_q0(tensor) return memory:tensor(place, tensor):at(q0 * tensor.row) end
+  local function from_q0(tensor) return memory:tensor(place, tensor):at(layouts.at(tensor, q0)) end
   local function of_keys(name) -- what is [h][seq][seq_kv]
     return place[name] and place[name]:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv)
   end

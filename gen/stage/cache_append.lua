@@ -2,6 +2,7 @@
 -- for each row of a head, the largest magnitude over 127. A row with NaN or Inf has the scale NaN.
 
 local graph = require "graph.init"
+local layouts = require "graph.layout"
 local rows_of = require "stage.rows"
 local transpose = require "emit.transpose"
 
@@ -64,10 +65,10 @@ function M.emit(K, place, stage)
   local text = ("Keeps the %s of %d head%s."):format(stage.of, all, all > 1 and "s" or "")
   K:part("append_" .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
     local heads, columns = all, stage.cols
-    if a.head == columns and not c.scales then heads, columns = 1, heads * columns end
+    if layouts.side_by_side(a, columns) and not c.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
       K:each("row", p.bounds.stop or stage.rows, function(row)
-        local x, out = p.x:at(head * a.head + row * a.row), p.out:at(head * columns + row * c.row)
+        local x, out = p.x:at(layouts.at(a, row, head)), p.out:at(head * columns + row * c.row)
         if c.scales then
           return t:scope(function() quantize(K, x, out, p.scales:at(head * rows + row), columns) end)
         end

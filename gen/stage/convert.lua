@@ -22,6 +22,7 @@
 local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local layouts = require "graph.layout"
 local paired = require "rewrite.paired"
 local rows_of = require "stage.rows"
 local quantize = require "emit.quantize"
@@ -33,7 +34,7 @@ local widened = require "stage.widened"
 
 local M = {}
 
--- Adds a section for rows of words (tiles.layout).
+-- Adds a section for rows of words (graph/layout.lua).
 local function add_words(add, where, to, doc, scheme)
   add(where, { name = to.name, doc = doc, cols = to.row, count = to.count, type = scheme.held })
 end
@@ -109,8 +110,8 @@ end
 -- Where a part of an input begins, and what becomes of it.
 local function ends_of(K, place, part, i)
   local input, first = part.input, i * part.size + part.at
-  return place[input.name]:at(first * input.cols), K.plan.memory:at(place, input.to.name):at(first * input.to.row),
-    first
+  local to = K.plan.memory:at(place, input.to.name)
+  return place[input.name]:at(first * input.cols), to:at(layouts.at(input.to, first)), first
 end
 
 M.narrow = of_inputs {
@@ -119,11 +120,11 @@ M.narrow = of_inputs {
     local t, isa, input, scheme = K.t, K.plan.isa, part.input, K.plan.scheme
     local interleave, to = ways.interleave(scheme), part.input.to
     local x, pairs = ends_of(K, place, part, i)
-    K:part(tiles.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
+    K:part(layouts.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
       part.size, input.cols), { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
       local function row(r, first)
         local function store(word, numbers)
-          t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + tiles.word_at(to, word)), numbers)
+          t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + layouts.word_at(to, word)), numbers)
         end
         K:vectors("block", input.cols, function(at, used)
           t:scope(function()
@@ -202,7 +203,8 @@ M.quantize_context = of_groups {
     local to, memory, first = stage.c, K.plan.memory, i * group.used + group.q0
     if to.at == "rows" then
       return quantize.rows(K, { rows = group.used, cols = stage.rows, to = to,
-        x = memory:tensor(place, stage.a):at(first * stage.a.row), words = memory:tensor(place, to):at(first * to.row),
+        x = memory:tensor(place, stage.a):at(layouts.at(stage.a, first)),
+        words = memory:tensor(place, to):at(layouts.at(to, first)),
         scales = memory:at(place, to.scales):at(first), all = K.plan.cfg.seq })
     end
     local function of_group(name) return memory:of_group(place, name, group, i) end
@@ -218,7 +220,7 @@ M.context_rows = of_groups {
     local to, memory = stage.c, K.plan.memory
     local first = i * group.used + group.q0
     transpose.rows(K, "context_rows", group, memory:of_group(place, stage.a.name, group, i),
-      { p = memory:tensor(place, to):at(first * to.row), row = to.row, columns = stage.words, words = to,
+      { p = memory:tensor(place, to):at(layouts.at(to, first)), row = to.row, columns = stage.words, words = to,
         filled = true })
   end }
 
@@ -294,7 +296,7 @@ M.key_rows = {
         local first = p.bounds.first or 0
         K:each("row", (p.bounds.stop or rows) - first, function(i)
           local row = i + first
-          make(K, stage, p.k:at(head * from.head + row * from.row), p.rows:at(head * to.head + row * to.row))
+          make(K, stage, p.k:at(layouts.at(from, row, head)), p.rows:at(layouts.at(to, row, head)))
         end)
       end)
     end))

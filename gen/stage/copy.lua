@@ -6,6 +6,7 @@ local choices = require "base.choices"
 local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local layouts = require "graph.layout"
 local conversions = require "rewrite.conversions"
 local paired = require "rewrite.paired"
 local rows_of = require "stage.rows"
@@ -101,13 +102,13 @@ function M.emit(K, place, stage)
   K:part(verb .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
     -- Heads that lie side by side are one.
     local heads, columns = all, stage.cols
-    if input.head == columns and not input.scales then heads, columns = 1, heads * columns end
+    if layouts.side_by_side(input, columns) and not input.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
       local first = p.bounds.first or 0
       if copy.pairs == "rows" then first = expr.div(first, 2) * 2 end -- a whole pair
       K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
         local row = i + first
-        local x, out = p.x:at(head * input.head + row * input.row), p.out:at(head * columns + row * copy.row)
+        local x, out = p.x:at(layouts.at(input, row, head)), p.out:at(head * columns + row * copy.row)
         if_there(K, stage, bounds, row, function()
           K:covered(columns, function(v, at)
             t:write(v.w, out:at(at), widening.value(K, input, v, "given", x:at(at),

@@ -8,14 +8,14 @@
 --   groups    columns   blocks of groups of queries, panels    tiles of rows (stage/product_groups.lua)
 --   lanes     queries   none: attention records it             tiles; for all heads of a block or for each
 --
--- How a tile ends is data: its bias, and what the tensor C says (epilogue, in stage/rows.lua).
+-- How a tile ends is data: its bias, and what the layout of C says (stored, in graph/layout.lua).
 
 local choices = require "base.choices"
 local emit_qk = require "emit.qk"
 local expr = require "base.expr"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
-local groups = require "stage.product_groups"
+local layouts = require "graph.layout"
 local packed = require "stage.product_packed"
 local product_of = require "emit.product"
 local qk_of = require "graph.qk"
@@ -26,14 +26,14 @@ local tiles = require "schedule.tiles"
 local ways = require "way.init"
 local wording = require "base.wording"
 
-local M = { groups = groups }
+local M = { groups = require "stage.product_groups" }
 
 -- ---- the plan of rows ----
 
 local KEYS = { rows = "kv_rows", vectors = "kv_vectors" }
 
 local function plan_rows(plan, stage)
-  local values, ends = stage.c.operand == "values", rows_of.epilogue(plan, stage.c)
+  local values, ends = stage.c.operand == "values", layouts.stored(stage.c, plan.attend_scheme)
   local weights, stored = plan.weights, plan.stored
   if values then weights, stored = plan.value_weights, plan.stored_values end
   local product, cost = tiles.columns(weights, KEYS,
@@ -74,7 +74,7 @@ end
 -- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where tiles fetch
 -- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_rows(K, stage, p, runs)
-  local product, a, c, ends = stage.product, stage.a, stage.c, rows_of.epilogue(K.plan, stage.c)
+  local product, a, c, ends = stage.product, stage.a, stage.c, layouts.stored(stage.c, K.plan.attend_scheme)
   local fetched, before = (not stage.parts or K.plan.fetch == "ahead") and fetch.of(K.plan, product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
@@ -84,7 +84,7 @@ local function record_rows(K, stage, p, runs)
     product_of.each_tile(K, product, panels, run.size, count, {
       label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column), w = p.w:at(panel), a = a,
       row = a.row, k_stride = a.k_stride or 1, all = a.scaled_rows,
-      x = function(i) return p.x:at(row_of(i) * a.row) end,
+      x = function(i) return p.x:at(layouts.at(a, row_of(i))) end,
       scales = function(i) return p.row_scales and p.row_scales:at(row_of(i)) end,
       next = function(i) return fetched and fetch.of_tile(fetched, panels, p.w, panel, i + from + before[run]) end,
       c = function(i)
@@ -121,8 +121,9 @@ end
 local function rows_function(K, place, stage, runs, part)
   local plan, memory, row = K.plan, K.plan.memory, part and part.row or 0
   local past, bounds = stage.behind and place[stage.behind], rows_of.bounds_of(K, place, stage)
-  local to = (rows_of.rows_before(stage, past) + expr.share(row, rows_of.epilogue(plan, stage.c).down)) * stage.c.row
-  local params = { { "x", "in", memory:tensor(place, stage.a):at(row * stage.a.row) },
+  local before = expr.share(row, layouts.stored(stage.c, plan.attend_scheme).down)
+  local to = layouts.at(stage.c, rows_of.rows_before(stage, past) + before)
+  local params = { { "x", "in", memory:tensor(place, stage.a):at(layouts.at(stage.a, row)) },
                    { "w", "in", memory:at(place, stage.wide or stage.weights.section) },
                    { "out", "out", memory:at(place, stage.name):at(to) } }
   local function add(there, ...) params[#params + 1] = there and { ... } or nil end

@@ -6,6 +6,7 @@ local choices = require "base.choices"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local layouts = require "graph.layout"
 local memory = require "schedule.memory"
 local product_of = require "emit.product"
 local packed = require "stage.product_packed"
@@ -17,8 +18,6 @@ local wording = require "base.wording"
 local M = { phase = "output", title = "output", fills = packed.groups }
 
 local KEYS = { rows = "out_rows", vectors = "out_vectors" }
-
--- ---- the plan ----
 
 function M.plan(plan, stage)
   local sets = {}
@@ -59,8 +58,6 @@ function M.statements(count, plan, stage)
 end
 
 function M.describe(_, stage) return { { "output", wording.product(stage.product) } } end
-
--- ---- the work ----
 
 -- Whether the scales of a context in int8 lie query by query, not group by group.
 local function scaled_rows(stage) return stage.a.scaled == "rows" end
@@ -148,7 +145,7 @@ local function piece_at(K, place, stage, piece, own)
   local function of_group(name) return memory:of_group(place, name, group, own.first) end
   return {
     before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,
-    o = a.at == "rows" and memory:tensor(place, a):at(row * a.row) or of_group(a.name),
+    o = a.at == "rows" and memory:tensor(place, a):at(layouts.at(a, row)) or of_group(a.name),
     y = place.y:at(row * stage.cols + own.column),
     scales = a.scales and (scaled_rows(stage) and memory:at(place, a.scales):at(row) or of_group(a.scales)) }
 end

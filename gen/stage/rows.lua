@@ -5,28 +5,13 @@ local emit_qk = require "emit.qk"
 local expr = require "base.expr"
 local graph = require "graph.init"
 local isas = require "isa.init"
+local layouts = require "graph.layout"
 local memory = require "schedule.memory"
 local score = require "score.init"
 local tiles = require "schedule.tiles"
 
 -- What is made so has a place in the order of tasks.
 local M = { phase = "keys_values", title = "keys and values", per = "heads" }
-
--- Keys that a word of values has.
-local function keys_of_word(c) return c.pairs == "rows" and 2 or 1 end
-
--- How the end of a tile stores rows of a tensor, as data:
---   round    the type that they are rounded to
---   pairs    along what they become pairs; down, across: numbers of a column, and of a row, in a word then
---   scale    they are multiplied by it
---   exact    nothing is written behind the columns
---   type     in memory, if that is not float32
-function M.epilogue(plan, c)
-  local pairs, scheme = not c.in_place and c.pairs, plan.attend_scheme
-  return { round = c.held and scheme.b, pairs = pairs, down = pairs == "rows" and 2 or 1,
-           across = pairs == "columns" and 2 or 1, scale = c.scale, exact = c.exact,
-           type = (c.held or pairs) and scheme.held }
-end
 
 -- Rows of what is projected: tiles of keys may touch more than there are. Those of a cache are the same for kernels of
 -- any tiles and number of queries; an exact one has no more than there are.
@@ -40,7 +25,7 @@ end
 
 -- What a stage makes of a block of heads, in the workspace or in a cache.
 function M.result_section(plan, stage, add)
-  local c, height, ends = stage.c, height_of(plan, stage), M.epilogue(plan, stage.c)
+  local c, height, ends = stage.c, height_of(plan, stage), layouts.stored(stage.c, plan.attend_scheme)
   if c.at == "cache" then
     local each = c.exact and height * c.row or memory.aligned(height * c.row)
     add("cache", { name = stage.name, doc = stage.name, cols = c.row, height = height, each = each,
@@ -90,7 +75,7 @@ end
 -- Those behind the last key, and those before the first one. Of pairs those of which no key is seen: what a key has
 -- beside it that nobody sees is finite, or the safe path keeps it out.
 function M.clear_values(K, v, bounds)
-  local plan, by = K.plan, keys_of_word(K.plan.attend.values)
+  local plan, by = K.plan, layouts.rows_of_word(K.plan.attend.values)
   local most, rows = tiles.ceil_div(highest_tile(plan), by), tiles.ceil_div(plan.kv_rows, by)
   local stop = expr.ceil_div(bounds.stop or plan.cfg.seq_kv, by)
   if bounds.stop or plan.kv_rows > plan.cfg.seq_kv then clear_rows(K, v, stop, expr.min(most, rows - stop)) end
@@ -153,7 +138,7 @@ local in_place = {}
 function in_place.columns(K, stage, p)
   local t, isa, first = K.t, K.plan.isa, p.bounds.first or 0
   K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
-    local row = p.out:at((i + first) * stage.c.row)
+    local row = p.out:at(layouts.at(stage.c, i + first))
     K:vectors("block", graph.in_block(K.plan, stage) * stage.cols, function(at, used)
       t:scope(function()
         local numbers = t:read("load", isa.full, "numbers", row:at(at), used)
