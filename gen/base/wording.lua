@@ -73,6 +73,9 @@ function M.chain(chunks)
   return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
 end
 
+-- The tiles and chunks of such a product.
+function M.product(product) return ("tiles %s, %s"):format(M.column_tiles(product), M.chain(product.chunks)) end
+
 -- A value for a message: short, printable. A table is so called: Lua has nothing but its address.
 function M.short(value)
   if type(value) == "table" then return "a table" end

@@ -5,6 +5,7 @@ local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
+local layouts = require "graph.layout"
 local suffix = require "emit.code".suffix
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -179,8 +180,6 @@ local function of_columns(rows, panels, tile)
            c = tile.c }
 end
 
-function M.column_tile(K, ...) whole_tile(K, of_columns(...)) end
-
 -- The end of rows of a tile whose sums are in a buffer.
 local function end_rows(K, tile, p, sums, base, rows)
   local ends = end_of(K, tile, p, base, rows)
@@ -249,12 +248,18 @@ local function few_tiles(K, product, panels, rows, count, tile)
   K.t:when(0, count, all)
 end
 
--- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, a(i, k0), b(i, k0) and c(i) of tile i, as
--- whole_tile has them; alone: there are no other tiles of so many rows.
+-- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, w, the weights of the panel; alone: there
+-- are no other tiles of so many rows; a, the tensor A; its row and k_stride; all, its rows that have scales. Of tile i:
+-- x(i), its rows of A; scales(i), theirs; next(i), what it fetches; c(i), as whole_tile has it.
 function M.each_tile(K, product, panels, rows, count, of)
+  local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps)
-    return of_columns(rows, panels, { label = of.label, mode = mode, steps = steps, a = of.a(i, k0), b = of.b(i, k0),
-                                     bias = of.bias, c = of.c(i) })
+    local scales, sums = M.of_rows(product.scheme, of.scales and of.scales(i), of.all, k0)
+    return of_columns(rows, panels, {
+      label = of.label, mode = mode, steps = steps, bias = of.bias, c = of.c(i),
+      a = { p = of.x(i):at(k0 * of.k_stride), row = of.row, k_stride = of.k_stride, streamed = streamed,
+            scales = scales, sums = sums },
+      b = M.operand(product, panels, of.w, k0, of.next(i)) })
   end
   local one = of.alone and expr.is_const(count) and count < 2 and product.chunks.count == 1
   if not ways.of(product.scheme).buffered or K.full or one then

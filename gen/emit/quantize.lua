@@ -2,6 +2,7 @@
 -- (127 / largest), ties to even, four or two in a word. NaN or Inf in a row makes its scale NaN, and with it all
 -- products of the row. A largest |x| below 2^-100 counts as 2^-100, since 127 over it might be infinite.
 
+local layouts = require "graph.layout"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local ways = require "way.init"
@@ -109,7 +110,7 @@ local function block(K, q, rows, numbers)
       end
       local function words(word, used)
         t:scope(function()
-          local made, to = integers(0, word, used), q.words:at(first * (interleave * q.to.row) + tiles.word_at(q.to,
+          local made, to = integers(0, word, used), q.words:at(first * (interleave * q.to.row) + layouts.word_at(q.to,
             word))
           local filled = tiles.words(K.plan.scheme, used)
           if K.plan.scheme.row_group and filled < lanes then -- those of the next group are behind it
@@ -138,7 +139,7 @@ function M.rows(K, x)
   local lanes = K.plan.isa.lanes
   local function label(what, rows) -- scales of groups lie as far apart as there are rows
     if K.plan.scheme.row_group and x.all ~= rows then what = ("%s_of_%d"):format(what, x.all) end
-    return tiles.label(what, x.to, rows, x.cols)
+    return layouts.label(what, x.to, rows, x.cols)
   end
   local function blocks(p, first, rows)
     local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.to.row) },

@@ -3,6 +3,7 @@
 --   sums        sums of the lanes of L vectors, in log2(L) steps
 --   matrices    of a group in squares, from rows to lanes and back
 
+local layouts = require "graph.layout"
 local tiles = require "schedule.tiles"
 
 local M = {}
@@ -56,7 +57,7 @@ function M.of_lanes(t, op, value, name)
 end
 
 -- Where a column is. words: the tensor of words that the columns are, where it is in blocks (tiles.lay).
-local function word_at(x, column) return x.words and tiles.word_at(x.words, column) or column end
+local function word_at(x, column) return x.words and layouts.word_at(x.words, column) or column end
 
 -- build(at, firsts, seconds) for the vectors of n words that have a number and one of n - 1 others each: from word `at`
 -- on so many of them.

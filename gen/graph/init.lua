@@ -1,7 +1,9 @@
--- The kernel as a list of stages over tensors, in the order of the formula. Rewrites change the list. Q, K, V or Y
--- without a projection has no stage: then attention reads the input, or writes y.
+-- The kernel as a list of stages over tensors, in the order of the formula. Rewrites make other lists of it: stages and
+-- tensors are values, which nothing changes once they are made. Q, K, V or Y without a projection has no stage: then
+-- attention reads the input, or writes y.
 --
--- graph/tensor.lua has the fields of a tensor.
+-- Stages are found by the tensors that they read and make, from those of attention on (M.attend): M.maker,
+-- M.projection, M.output. graph/tensor.lua has the fields of a tensor.
 --
 -- A stage:
 --
@@ -12,6 +14,7 @@
 --
 -- A product, C = A B + bias, has also:
 --
+--   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product
 --   heads, cols     heads, and the columns of each
@@ -30,9 +33,10 @@
 --
 -- Keys and values have h_kv heads. Each serves h / h_kv heads of queries. Attention has also:
 --
+--   queries, keys, values, context   tensors
 --   touches         whether its tiles may touch rows behind the last key
---   of_group(plan, group, stage)   fills in the tiles of a group of queries, and returns their cost; if it is
---                                  missing, schedule/groups.lua does
+--   of_group(plan, group, stage)   the cost of a group of queries, and the fields of its tiles; if it is missing,
+--                                  schedule/groups.lua has them
 
 local matrices = require "graph.matrices"
 local options = require "options.init"
@@ -52,39 +56,47 @@ function M.macs(list)
   return sum
 end
 
+-- A stage with other fields.
+M.with = tensors.with
+
 -- A product of `rows` rows, its matrix `width` columns wide for each head.
-function M.product(stage)
-  stage.kind, stage.macs, stage.scale = stage.kind or "project", macs, stage.scale or 1.0
-  return stage
-end
+function M.product(stage) return M.with({ kind = "product", nest = "rows", macs = macs, scale = 1.0 }, stage) end
 
 local function no_macs() return 0.0 end
 
 -- A stage that multiplies nothing; its kind is its name, if it says none.
-function M.moving(stage)
-  stage.kind, stage.macs = stage.kind or stage.name, no_macs
-  return stage
-end
+function M.moving(stage) return M.with({ kind = stage.name, macs = no_macs }, stage) end
 
 -- Of the heads of a stage or matrix, those in a block of heads.
 function M.in_block(plan, of) return of.heads // plan.head_blocks end
 
--- A list with other stages in the place of some: edits { [name] = list }.
+-- A list with other stages in the place of some: edits { [stage] = list }.
 function M.edited(list, edits)
   local out = {}
   for _, stage in ipairs(list) do
-    local there = edits[stage.name] or { stage }
+    local there = edits[stage] or { stage }
     table.move(there, 1, #there, #out + 1, out)
   end
   return out
 end
 
--- A stage with other fields.
-function M.with(stage, fields)
-  local copy = {}
-  for key, value in pairs(stage) do copy[key] = value end
-  for key, value in pairs(fields) do copy[key] = value end
-  return copy
+-- A list that reads and makes another tensor in the place of one.
+function M.replaced(list, tensor, other)
+  local out = {}
+  for i, stage in ipairs(list) do
+    local fields = {}
+    for name, value in pairs(stage) do fields[name] = value == tensor and other or nil end
+    fields.appends = stage.appends and M.replaced(stage.appends, tensor, other)
+    out[i] = next(fields) and M.with(stage, fields) or stage
+  end
+  return out
+end
+
+-- A list with a stage of its own in place i, which has more fields, among them perhaps another tensor c.
+function M.planned(list, i, fields)
+  fields = fields or {}
+  local out, c = M.edited(list, { [list[i]] = { M.with(list[i], fields) } }), list[i].c
+  return fields.c and M.replaced(out, c, fields.c) or out
 end
 
 -- The stages that pack something, in the order of the matrices that they multiply by. Copied keys, which may have gains
@@ -100,30 +112,42 @@ function M.by_matrix(list)
   return sorted
 end
 
--- The same list of stages and tensors of its own: what a plan fills in leaves the given list as it is.
-function M.copy(list)
-  local copies = {}
-  local function copy(value)
-    if type(value) ~= "table" then return value end
-    if copies[value] then return copies[value] end
-    local own = {}
-    copies[value] = own
-    for key, inner in pairs(value) do own[key] = key == "type" and inner or copy(inner) end
-    return own
-  end
-  return copy(list)
-end
-
-function M.find(list, name)
+-- Attention.
+function M.attend(list)
   for _, stage in ipairs(list) do
-    if stage.name == name then return stage end
+    if stage.context then return stage end
   end
 end
 
--- The stage of that name if it projects, or nil.
-function M.projection(list, name)
-  local stage = M.find(list, name)
-  return stage and stage.kind ~= "copy" and stage or nil
+-- The stage that makes a tensor, or nil.
+function M.maker(list, tensor)
+  for _, stage in ipairs(tensor and list or {}) do
+    if stage.c == tensor then return stage end
+  end
+end
+
+-- The stage of a list that rows of queries, keys or values come from: a projection, or what copies an input. Or nil.
+function M.origin(list, tensor)
+  local stage = M.maker(list, tensor)
+  if stage and stage.weights and stage.nest ~= "lanes" then return stage end
+  local through = stage or M.maker(M.attend(list).appends or {}, tensor)
+  return through and M.origin(list, through.a) or stage and stage.kind == "copy" and stage or nil
+end
+
+-- The projection of these rows, or nil.
+function M.projection(list, tensor)
+  local stage = M.origin(list, tensor)
+  return stage and stage.weights and stage or nil
+end
+
+-- That of the context, or nil.
+function M.output(list)
+  local function reader(tensor)
+    for _, stage in ipairs(tensor and list or {}) do
+      if stage.a == tensor then return stage.weights and stage or reader(stage.c) end
+    end
+  end
+  return reader(M.attend(list).context)
 end
 
 -- Numbers in a row of q, k, v or y, of all heads.
@@ -140,13 +164,13 @@ function M.sheets(cfg)
   return list
 end
 
--- Of what is not projected: the pointer, what it is in attention, the keys with its extents, and in words.
+-- Of what is not projected: the pointer, the keys with its extents, and in words.
 local INPUT, CONTEXT = "the inputs themselves; they are not projected", "the context itself; it is not projected"
 local unprojected = {
-  q = { name = "q", as = "queries", rows = "seq", heads = "h", width = "dk", instead = INPUT },
-  k = { name = "k", as = "keys", rows = "seq_kv", heads = "h_kv", width = "dk", instead = INPUT },
-  v = { name = "v", as = "values", rows = "seq_kv", heads = "h_kv", width = "dv", instead = INPUT },
-  o = { name = "y", as = "context", rows = "seq", heads = "h", width = "dv", instead = CONTEXT },
+  q = { name = "q", rows = "seq", heads = "h", width = "dk", instead = INPUT },
+  k = { name = "k", rows = "seq_kv", heads = "h_kv", width = "dk", instead = INPUT },
+  v = { name = "v", rows = "seq_kv", heads = "h_kv", width = "dv", instead = INPUT },
+  o = { name = "y", rows = "seq", heads = "h", width = "dv", instead = CONTEXT },
 }
 
 -- The input, or y, in the place of the projection with a letter, as the config lays it out: the heads of a row side by
@@ -173,6 +197,24 @@ local function cache_append(stage, a, cache)
                     cols = stage.cols, heads = stage.heads, fill = stage.fill, behind = stage.behind }
 end
 
+-- What a config makes of a projection: the tensor that attention has; and perhaps the stage that makes rows, the one
+-- that keeps them, and in words what is read instead.
+local function placed(cfg, stage, letter)
+  local given, cache = M.unprojected(cfg, letter), stage.fill ~= nil and cached(cfg, stage) or nil
+  local small = cache and cache.type and cache -- for which rows are made in float32
+  local c = small and tensors.workspace(stage.name, { head = stage.cols, operand = stage.name, staged = true })
+    or cache or stage.c
+  if given and (not cache or small and not stage.qk) then
+    return { tensor = cache or given, append = small and cache_append(stage, given, cache),
+             instead = unprojected[letter].instead }
+  end
+  local copied = given and M.moving {
+    name = stage.name, of = stage.name, kind = "copy", a = given, c = c, rows = stage.rows, cols = stage.cols,
+    heads = stage.heads, qk = stage.qk, fill = stage.fill, behind = stage.behind }
+  return { tensor = cache or c, append = small and cache_append(stage, c, cache),
+           stage = copied or M.with(stage, { c = c }) }
+end
+
 -- What products of queries and keys are multiplied by, times log2(e): so the weights are exp2 of the plain scores.
 local function scale_of(cfg)
   return cfg.scale and types.LOG2E * cfg.scale or types.LOG2E / math.sqrt(cfg.dk)
@@ -182,75 +224,58 @@ end
 function M.matrix(name, fields) return M.with({ section = name, text = name, a = name }, fields) end
 
 -- The projection of Q, K or V, by its letter.
-local function projection(cfg, name, letter, rows, width)
-  local heads = letter == "q" and cfg.h or cfg.h_kv
+local function projection(cfg, name, letter, fields)
+  local heads, width = letter == "q" and cfg.h or cfg.h_kv, letter == "v" and cfg.dv or cfg.dk
   local source = tensors.input(cfg.attention == "cross" and letter or "q", M.row(cfg, letter))
-  return M.product {
-    name = name, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
-    c = tensors.workspace(name, { head = width, operand = name }),
+  return M.product(M.with({
+    name = name, a = source, rows = letter == "q" and cfg.seq or options.key_rows(cfg), steps = source.row,
+    cols = width, heads = heads, c = tensors.workspace(name, { head = width, operand = name }),
     weights = M.matrix("w" .. letter, { along = "column", width = width, heads = heads }),
     bias = M.matrix("b" .. letter, { along = "column", width = width, heads = heads }),
-  }
+  }, fields))
 end
 
-local LETTERS = { "q", "k", "v", false, "o" } -- of the stages, with attention between the projections
-
--- The scale of scores goes into Wq and bq, or into the queries where these are inputs. Where weights are rounded,
--- they are so as they are given, and the scale is `query_scale`: queries are multiplied by it.
-function M.of(cfg, scores)
-  local h = cfg.h
-  local scale, appends = scale_of(cfg), {}
-  local queries = projection(cfg, "queries", "q", cfg.seq, cfg.dk)
-  local keys = projection(cfg, "keys", "k", options.key_rows(cfg), cfg.dk)
-  local values = projection(cfg, "values", "v", options.key_rows(cfg), cfg.dv)
-  if cfg.cache ~= "none" then
-    for _, stage in ipairs { keys, values } do
-      stage.c = cached(cfg, stage)
-      stage.fill, stage.behind = cfg.cache == "fixed", cfg.cache == "append" and "past"
-    end
-  end
-  keys.qk = qk_of.of(cfg)
-  local normed = keys.qk and keys.qk.norm
-  if normed then keys.qk.scale, scale = scale, 1.0 end -- behind the norm, with its gains
-  local query_scale, quant = nil, types.quants[cfg.weight_dtype]
+-- Where the scale of scores goes: `scale` into Wq and bq, or into the queries where these are inputs. Where weights are
+-- rounded, they are so as they are given, and it is `query_scale`: queries are multiplied by it. Behind a norm it is
+-- with the gains, in `qk`.
+local function scales(cfg)
+  local scale, qk, quant = scale_of(cfg), qk_of.of(cfg), types.quants[cfg.weight_dtype]
+  if qk and qk.norm then return { scale = 1.0, qk = M.with(qk, { scale = scale }) } end
   local rounded = types.by_name[cfg.dtype] ~= types.f32 or quant and quant.type
-  if rounded and not normed then query_scale, scale = scale, 1.0 end
-  queries.scale = scale
-  local context = tensors.lanes "context"
+  return { scale = rounded and 1.0 or scale, query_scale = rounded and scale or nil, qk = qk }
+end
+
+function M.of(cfg, scores)
+  local own, h, cached_rows = scales(cfg), cfg.h, {}
+  if cfg.cache ~= "none" then
+    cached_rows = { fill = cfg.cache == "fixed", behind = cfg.cache == "append" and "past" }
+  end
+  local queries = placed(cfg, projection(cfg, "queries", "q", { scale = own.scale }), "q")
+  local keys = placed(cfg, projection(cfg, "keys", "k", M.with(cached_rows, { qk = own.qk })), "k")
+  local values = placed(cfg, projection(cfg, "values", "v", cached_rows), "v")
+  local context = M.unprojected(cfg, "o")
+  local appends = {}
+  for _, of in ipairs { keys, values } do appends[#appends + 1] = of.append or nil end
   local attend = {
-    name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
-    share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, context = context, query_scale = query_scale,
-    scale = not query_scale and scale or nil, test_scores = false, instead = {}, qk = keys.qk, touches = true,
+    name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), queries = queries.tensor,
+    keys = keys.tensor, values = values.tensor, share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv,
+    context = context or tensors.lanes "context", query_scale = own.query_scale,
+    scale = not own.query_scale and own.scale or nil, test_scores = false, qk = own.qk, touches = true,
+    instead = { queries = queries.instead, keys = keys.instead, values = values.instead,
+                output = context and unprojected.o.instead },
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
+    appends = appends[1] and appends,
   }
-  local output = M.product {
-    name = "output", kind = "output", a = context, c = tensors.output(),
+  local output = not context and M.product {
+    name = "output", nest = "groups", a = attend.context, c = tensors.output(),
     rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
     weights = M.matrix("wo", { steps = h * cfg.dv }),
     bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },
   }
   local list = {}
-  for i, stage in ipairs { queries, keys, values, attend, output } do
-    local letter = LETTERS[i]
-    local given, tensor = unprojected[letter], letter and M.unprojected(cfg, letter)
-    local cache = stage.c and stage.c.type and stage.c
-    if cache then -- rows are made in float32 before
-      stage.c = tensors.workspace(stage.name, { head = stage.cols, operand = stage.name, staged = true })
-      appends[#appends + 1] = cache_append(stage, tensor and not stage.qk and tensor or stage.c, cache)
-    end
-    if cache and tensor and not stage.qk then
-      attend.instead[stage.name] = given.instead
-    elseif tensor and (cache or stage.c.at == "cache") then
-      list[#list + 1] = M.moving { name = stage.name, of = stage.name, kind = "copy", a = tensor, c = stage.c,
-                                   rows = stage.rows, cols = stage.cols, heads = stage.heads,
-                                   qk = stage.qk, fill = stage.fill, behind = stage.behind }
-    elseif tensor then
-      attend[given.as], attend.instead[stage.name] = tensor, given.instead
-    else
-      list[#list + 1] = stage
-    end
+  for _, stage in ipairs { queries.stage or false, keys.stage or false, values.stage or false, attend, output } do
+    list[#list + 1] = stage or nil
   end
-  attend.appends = appends[1] and appends
   return list
 end
 

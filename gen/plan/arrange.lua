@@ -12,7 +12,7 @@ local choices = require "base.choices"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
-local joint = require "stage.joint"
+local joint = require "rewrite.joint"
 local kinds = require "stage.init"
 local lanes_of = require "plan.lanes"
 local memory = require "schedule.memory"
@@ -30,10 +30,13 @@ M.fields = { "q_lanes", "hb", "head_blocks", "in_one", "stages", "groups" }
 local function arrange(plan, list, q_lanes, hb, in_one)
   local own = setmetatable({ q_lanes = q_lanes, hb = hb, head_blocks = plan.cfg.h // hb, in_one = in_one },
     { __index = plan })
-  own.stages = rewrites.apply(rewrites.of_arrangement, own, graph.copy(list))
+  own.stages = rewrites.apply(rewrites.of_arrangement, own, list)
   local cost = 0
-  for _, stage in ipairs(own.stages) do
-    local one = stage.kind ~= "output" and kinds.ask("plan", 0, own, stage) or 0
+  for i = 1, #own.stages do
+    local stage = own.stages[i]
+    local one, fields = 0, nil
+    if stage.nest ~= "groups" then one, fields = kinds.ask("plan", 0, own, stage) end
+    own.stages = graph.planned(own.stages, i, fields)
     cost = cost + (stage.fill and 0 or one)
   end
   local attend
@@ -84,7 +87,7 @@ local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98, joint = 1.08
 -- The best of the lanes that are possible, with products of their own, or (in_one) with one. Beside one product of K, V
 -- and Q it counts that X needs a transposition for other lanes.
 local function choose_lanes(plan, list, possible, in_one)
-  local cfg, projected = plan.cfg, graph.find(list, "queries")
+  local cfg, projected = plan.cfg, graph.projection(list, graph.attend(list).queries)
   local found = {}
   for i, lanes in ipairs(possible) do found[i] = choose_head_block(plan, list, lanes, in_one) end
   local queries, columns = table.unpack(found)
@@ -133,10 +136,10 @@ local function tell_head_block(plan)
 end
 
 local function tell_products(plan)
-  local own = plan.stage
+  local keys, values = graph.origin(plan.stages, plan.attend.keys), graph.origin(plan.stages, plan.attend.values)
   if plan.in_one then
     choices.add(plan.why, "joint")
-  elseif own.keys and own.values and plan.cfg.attention == "self" then
+  elseif keys and values and plan.cfg.attention == "self" then
     choices.add(plan.why, "separate")
   end
 end

@@ -209,15 +209,20 @@ end
 local function add_stages(plan, list)
   local best = arrange.best(plan, list)
   for _, name in ipairs(arrange.fields) do plan[name] = best[name] end
-  plan.stage = {}
-  for _, stage in ipairs(plan.stages) do plan.stage[stage.name] = stage end
-  plan.attend = plan.stage.attend
+  plan.attend = graph.attend(plan.stages)
   plan.fetch = fetch.choose(plan)
   kinds.ask("tell", nil, plan, plan.attend)
   arrange.tell(plan)
   add(plan, groups.finish(plan))
-  local output = plan.stage.output
-  plan.cost = best.cost + (output and kinds.of(output).plan(plan, output) or 0)
+  plan.cost = best.cost
+  for i, stage in ipairs(plan.stages) do
+    if stage.nest == "groups" then
+      local cost, fields = kinds.of(stage).plan(plan, stage)
+      plan.cost, plan.stages = plan.cost + cost, graph.planned(plan.stages, i, fields)
+    end
+  end
+  plan.stage = {}
+  for _, stage in ipairs(plan.stages) do plan.stage[stage.name] = stage end
 end
 
 local function add_error(plan)

@@ -8,7 +8,7 @@
 local choices = require "base.choices"
 local graph = require "graph.init"
 local matrices = require "graph.matrices"
-local joint = require "stage.joint"
+local joint = require "rewrite.joint"
 local queries = require "rewrite.queries"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -16,14 +16,16 @@ local ways = require "way.init"
 local M = {}
 
 -- Weights merged for lanes over columns are as wide as the model, and packed for one head at a time.
-function M.one_head(list, lanes) return lanes == "columns" and graph.find(list, "queries").merged end
+function M.one_head(list, lanes)
+  return lanes == "columns" and graph.projection(list, graph.attend(list).queries).merged
+end
 
 -- Whether keys and values are kept between runs. Where they lie does not depend on a kernel's schedule then.
 function M.cached(plan) return plan.cfg.cache ~= "none" end
 
 -- Whether a norm is of all heads together, which then are in one block.
 function M.spans_heads(list)
-  local qk = graph.find(list, "attend").qk
+  local qk = graph.attend(list).qk
   return qk and qk.norm and qk.all
 end
 
@@ -46,13 +48,16 @@ local function disobeyed(plan, list, lanes)
     with = project
     unless_obeyed({ "q_lanes" }, project .. ", which does not project Q")
   end
-  if not graph.find(list, "output") then
+  if not graph.output(list) then
     unless_obeyed({ "out_rows", "out_vectors" }, project .. ", which does not project Y")
   end
-  if lanes ~= "queries" and not graph.find(list, "key_query") and not graph.find(list, "value_context") then
+  local attend, applied = graph.attend(list), false
+  for _, stage in ipairs(list) do applied = applied or stage.nest == "lanes" end
+  if lanes ~= "queries" and not applied then
     unless_obeyed({ "q_rows" }, with .. ": no product has lanes over queries")
   end
-  if lanes ~= "columns" and not graph.projection(list, "keys") and not graph.projection(list, "values") then
+  local none = not graph.projection(list, attend.keys) and not graph.projection(list, attend.values)
+  if lanes ~= "columns" and none then
     local both = matrices.projects(cfg, "k") and matrices.projects(cfg, "v")
     unless_obeyed({ "kv_rows", "kv_vectors" },
       with .. " where neither K nor V is projected" .. (both and "; with fold = off both are" or ""))
@@ -82,7 +87,7 @@ local QUANTS = "a vector of words has weights of as many columns; for lanes over
 function M.possible(plan, list)
   local cfg = plan.cfg
   local refused, lanes = {}, {}
-  local projected = graph.find(list, "queries")
+  local projected = graph.projection(list, graph.attend(list).queries)
   local one_way = plan.stored.quant or ways.columns(plan.scheme)
   local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
   for _, one in ipairs(projected and possible or { "none" }) do

@@ -1,6 +1,7 @@
 -- Rewrites that put stages of stage/convert.lua into the list: what they make is read in the place of what they read.
 --
---   of_inputs(list, kind, make)   projections of Q, K and V read make(input), a tensor, in the place of each input
+--   of_inputs(list, kind, make)   projections of Q, K and V read make(input, rows), a tensor, in the place of each
+--                                 input
 --   round, widen                  the same of all inputs that need it
 --   context_rows                  in front of the output
 --   key_rows, value_rows          in front of attention
@@ -10,6 +11,7 @@
 
 local choices = require "base.choices"
 local graph = require "graph.init"
+local layouts = require "graph.layout"
 local options = require "options.init"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -36,17 +38,17 @@ local function in_front(list, stages)
 end
 
 function M.of_inputs(list, kind, make)
-  local known, stages, edits = {}, {}, {}
-  for _, name in ipairs { "queries", "keys", "values" } do
-    local stage = graph.projection(list, name)
+  local known, stages, edits, attend = {}, {}, {}, graph.attend(list)
+  for _, operand in ipairs { attend.queries, attend.keys, attend.values } do
+    local stage = graph.projection(list, operand)
     if stage then
       local input = stage.a
       if not known[input.name] then
-        known[input.name] = make(input)
+        known[input.name] = make(input, stage.rows)
         add(stages, kind, stage.fill, { name = input.name, to = known[input.name], rows = stage.rows,
                                         cols = input.row })
       end
-      edits[name] = { graph.with(stage, { a = known[input.name] }) }
+      edits[stage] = { graph.with(stage, { a = known[input.name] }) }
     end
   end
   return in_front(graph.edited(list, edits), stages)
@@ -54,24 +56,31 @@ end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
 
--- Marks keys and values that attention reads as their projection leaves them. Sums of groups are stored and added.
+-- The list with a tensor whose numbers are held in the type of operands.
+local function held(list, tensor)
+  return graph.replaced(list, tensor, layouts.held(tensor))
+end
+
+-- The list with keys and values held so that attention reads as their projection leaves them. Sums of groups are stored
+-- and added.
 local function held_rows(plan, list)
-  local quant = plan.weights.quant
-  if quant and quant.group then return end
-  for _, name in ipairs { "keys", "values" } do
-    local stage = graph.projection(list, name)
-    if stage and stage.c.at == "workspace" and not stage.qk and not stage.c.staged then stage.c.held = true end
+  local quant, attend = plan.weights.quant, graph.attend(list)
+  if quant and quant.group then return list end
+  for _, operand in ipairs { attend.keys, attend.values } do
+    local stage = graph.projection(list, operand)
+    if stage and stage.c.at == "workspace" and not stage.qk and not stage.c.staged then list = held(list, stage.c) end
   end
+  return list
 end
 
 -- Inputs become rounded copies; what a product makes is rounded as it ends, weights as they are packed (plan/pack.lua).
 function M.round(plan, list)
   if rounds(plan.attend_scheme) or rounds(plan.scheme) then choices.add(plan.why, "rounded") end
-  if rounds(plan.attend_scheme) then held_rows(plan, list) end
+  if rounds(plan.attend_scheme) then list = held_rows(plan, list) end
   if not rounds(plan.scheme) then return list end
-  local attend = graph.find(list, "attend")
-  local read = graph.projection(list, "output") and not graph.find(list, "value_context")
-  if read and attend.context.at == "lanes" then attend.context.held = true end
+  local context = graph.attend(list).context
+  local read = graph.output(list) and not graph.maker(list, context) -- as attention leaves it
+  if read and context.at == "lanes" then list = held(list, context) end
   return M.of_inputs(list, "round", function(input) return tensors.workspace("rounded_" .. input.name, input) end)
 end
 
@@ -101,22 +110,22 @@ end
 -- ---- rows of words, as tile registers take them ----
 
 function M.lacks_context_rows(plan, list)
-  local output = graph.find(list, "output")
+  local output = graph.output(list)
   return ways.of(plan.scheme).rows_of_a and output and output.a.at == "lanes"
 end
 
 function M.context_rows(plan, list)
-  local output = graph.find(list, "output")
+  local output = graph.output(list)
   local count = tiles.words(plan.scheme, output.steps)
-  local rows = tensors.rows("context_rows", { scales = output.a.scales, scaled = output.a.scaled })
-  tiles.lay(rows, plan.scheme, plan.cfg.seq, count)
-  local stage = graph.moving { name = "context_rows", a = output.a, to = rows, words = count }
-  return graph.edited(list, { output = { stage, graph.with(output, { a = rows }) } })
+  local rows = tensors.rows("context_rows", tensors.with(layouts.words(plan.scheme, plan.cfg.seq, count),
+    { scales = output.a.scales, scaled = output.a.scaled }))
+  local stage = graph.moving { name = "context_rows", of = "context", a = output.a, c = rows, words = count }
+  return graph.edited(list, { [output] = { stage, graph.with(output, { a = rows }) } })
 end
 
 -- The words of a row of K, and those of whole rows of tile registers.
 local function words_of_keys(plan, list)
-  local words = tiles.words(plan.attend_scheme, graph.find(list, "attend").depth)
+  local words = tiles.words(plan.attend_scheme, graph.attend(list).depth)
   return words, tiles.padded(plan.attend_scheme, words)
 end
 
@@ -125,7 +134,7 @@ function M.ragged(plan, attend) return attend.depth % plan.attend_scheme.group >
 
 function M.has_short_keys(plan, list)
   local words, row = words_of_keys(plan, list)
-  return row > words or M.ragged(plan, graph.find(list, "attend"))
+  return row > words or M.ragged(plan, graph.attend(list))
 end
 
 -- Rows of K that tiles of any group touch.
@@ -137,24 +146,23 @@ local function rows_touched(plan)
 end
 
 function M.key_rows(plan, list)
-  local attend = graph.find(list, "attend")
+  local attend = graph.attend(list)
   local words, row = words_of_keys(plan, list)
   local to = tensors.workspace("key_rows", { row = row, head = rows_touched(plan) * row })
   local stage = graph.moving { name = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words,
                                ragged = M.ragged(plan, attend) }
-  return graph.edited(list, { attend = { stage, graph.with(attend, { keys = to }) } })
+  return graph.edited(list, { [attend] = { stage, graph.with(attend, { keys = to }) } })
 end
 
 function M.lacks_value_rows(plan) return ways.of(plan.attend_scheme).rows_of_a end
 
 function M.value_rows(plan, list)
-  local scheme, attend = plan.attend_scheme, graph.find(list, "attend")
-  local to = tensors.workspace "value_rows"
-  local stage = graph.moving { name = "value_rows", a = attend.values, c = to, heads = plan.cfg.h_kv,
-                               cols = attend.breadth }
-  tiles.lay(to, scheme, graph.in_block(plan, stage) * stage.cols, tiles.words(scheme, plan.cfg.seq_kv))
-  to.head = attend.breadth * to.row
-  return graph.edited(list, { attend = { stage, graph.with(attend, { value_rows = to }) } })
+  local scheme, attend, heads = plan.attend_scheme, graph.attend(list), plan.cfg.h_kv
+  local rows = graph.in_block(plan, { heads = heads }) * attend.breadth
+  local layout = layouts.words(scheme, rows, tiles.words(scheme, plan.cfg.seq_kv))
+  local to = tensors.workspace("value_rows", tensors.with(layout, { head = attend.breadth * layout.row }))
+  local stage = graph.moving { name = "value_rows", a = attend.values, c = to, heads = heads, cols = attend.breadth }
+  return graph.edited(list, { [attend] = { stage, graph.with(attend, { value_rows = to }) } })
 end
 
 return M

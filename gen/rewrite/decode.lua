@@ -16,17 +16,16 @@ function M.applies(plan)
 end
 
 function M.rewrite(plan, list)
-  local attend, output = graph.find(list, "attend"), graph.find(list, "output")
+  local attend, output = graph.attend(list), graph.output(list)
   local step = decode.choose(plan, attend)
   if not step then return list end
-  local own = graph.with(attend, { kind = "decode", step = step, of_group = decode.plan, touches = false })
-  if not output then return graph.edited(list, { attend = { own } }) end
-  local rows = tensors.rows("context", { row = output.steps, head = attend.out })
-  if not plan.scheme.integers then -- of which words are made once all heads are there
-    rows.row, rows.head = tiles.words(plan.scheme, output.steps), tiles.words(plan.scheme, attend.out)
-  end
-  return graph.edited(list, { attend = { graph.with(own, { context = rows }) },
-                              output = { graph.with(output, { a = rows }) } })
+  local own = graph.with(attend, { kind = "decode", step = step, of_group = decode.of_group, touches = false })
+  list = graph.edited(list, { [attend] = { own } })
+  if not output then return list end
+  -- Of integers words are made once all heads are there.
+  local function width(n) return plan.scheme.integers and n or tiles.words(plan.scheme, n) end
+  local context = tensors.rows("context", { row = width(output.steps), head = width(attend.out) })
+  return graph.replaced(list, attend.context, context)
 end
 
 return M

@@ -20,6 +20,7 @@
 local choices = require "base.choices"
 local graph = require "graph.init"
 local matrices = require "graph.matrices"
+local tensors = require "graph.tensor"
 local types = require "machine.types"
 
 local M = {}
@@ -36,70 +37,71 @@ end
 local function shared(cfg) return cfg.h_kv < cfg.h end
 
 local function drop_biases(list, cfg, scores, why)
-  local keys, values, output = graph.find(list, "keys"), graph.find(list, "values"), graph.find(list, "output")
+  local attend = graph.attend(list)
+  local keys, values = graph.projection(list, attend.keys), graph.projection(list, attend.values)
+  local output = graph.output(list)
   if keys and #scores.changes == 0 and not keys.qk then
     choices.add(why, "no_bk")
-    list = graph.edited(list, { keys = { graph.with(keys, { bias = false }) } })
+    list = graph.edited(list, { [keys] = { graph.with(keys, { bias = false }) } })
   end
   if scores.keyless or shared(cfg) or not (values and output) then return list end
   choices.add(why, "bv_in_output")
   local of_values = { a = "bv", b = "wo", inner = cfg.h * cfg.dv }
   local bias = { section = "bo", text = "bo + bv wo", terms = { { a = "bo" }, of_values } }
-  return graph.edited(list, { values = { graph.with(values, { bias = false }) },
-                              output = { graph.with(output, { bias = bias }) } })
+  return graph.edited(list, { [values] = { graph.with(values, { bias = false }) },
+                              [output] = { graph.with(output, { bias = bias }) } })
 end
 
 -- Attention that reads an input in the place of the keys or values that were projected of it, and what is done instead.
-local function reading(list, name, instead, fields)
-  local attend = graph.find(list, "attend")
-  fields.instead = graph.with(attend.instead, { [name] = "the inputs themselves; " .. instead })
-  return graph.with(attend, fields)
+local function reading(attend, name, instead, fields)
+  local told = graph.with(attend.instead, { [name] = "the inputs themselves; " .. instead })
+  return graph.with(attend, graph.with(fields, { instead = told }))
 end
 
 local rewrites = {}
 
-function rewrites.absorb_keys(list, cfg)
-  local keys = graph.find(list, "keys")
+function rewrites.absorb_keys(list, cfg, keys)
+  local attend = graph.attend(list)
   local query = graph.product {
-    name = "key_query", kind = "apply", per = "head", rows = cfg.seq, steps = cfg.dk, cols = keys.steps,
-    heads = cfg.h,
+    name = "key_query", nest = "lanes", per = "head", a = attend.queries, c = tensors.task "kq", rows = cfg.seq,
+    steps = cfg.dk, cols = keys.steps, heads = cfg.h,
     weights = graph.matrix("wk", { text = "wk^T", a_flipped = true, along = "row", width = cfg.dk, heads = cfg.h_kv }),
   }
-  local attend = reading(list, "keys", "Wk is applied to the queries", {
-    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
-  return graph.edited(list, { keys = {}, attend = { query, attend } })
+  return graph.edited(list, { [keys] = {}, [attend] = { query, reading(attend, "keys", "Wk is applied to the queries", {
+    queries = query.c, keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" }) } })
 end
 
-function rewrites.merge_keys(list, cfg)
-  local keys = graph.find(list, "keys")
+function rewrites.merge_keys(list, cfg, keys)
+  local attend = graph.attend(list)
+  local queries = graph.projection(list, attend.queries)
   local function times_wk(a)
     return graph.matrix(a, { text = a .. " wk^T", b = "wk", b_flipped = true, inner = cfg.dk, along = "first",
                              width = cfg.dk, heads = cfg.h })
   end
-  local queries = graph.with(graph.find(list, "queries"), {
+  local merged = graph.with(queries, {
     cols = keys.steps, weights = times_wk "wq", bias = times_wk "bq", merged = true })
-  local attend = reading(list, "keys", "the queries' weights are Wq Wk^T", {
-    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
-  return graph.edited(list, { queries = { queries }, keys = {}, attend = { attend } })
+  return graph.edited(list, { [queries] = { merged }, [keys] = {}, [attend] = {
+    reading(attend, "keys", "the queries' weights are Wq Wk^T", {
+      keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" }) } })
 end
 
-function rewrites.absorb_values(list, cfg)
-  local values = graph.find(list, "values")
+function rewrites.absorb_values(list, cfg, values)
+  local attend = graph.attend(list)
   local context = graph.product {
-    name = "value_context", kind = "apply", per = "head", rows = cfg.seq, steps = values.steps,
-    cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
+    name = "value_context", nest = "lanes", per = "head", a = tensors.task "c", c = attend.context, rows = cfg.seq,
+    steps = values.steps, cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
   }
-  local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = values.steps })
-  return graph.edited(list, { values = {}, attend = { attend, context } })
+  return graph.edited(list, { [values] = {}, [attend] = {
+    reading(attend, "values", "Wv is applied to the context", { values = values.a, breadth = values.steps }),
+    context } })
 end
 
-function rewrites.merge_values(list, cfg)
-  local values = graph.find(list, "values")
-  local d = values.steps
-  local output = graph.with(graph.find(list, "output"), {
+function rewrites.merge_values(list, cfg, values)
+  local attend, output, d = graph.attend(list), graph.output(list), values.steps
+  local merged = graph.with(output, {
     steps = cfg.h * d, weights = { section = "wo", text = "wv wo", a = "wv", b = "wo", inner = cfg.dv, steps = d } })
-  local attend = reading(list, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d })
-  return graph.edited(list, { values = {}, output = { output }, attend = { attend } })
+  return graph.edited(list, { [values] = {}, [output] = { merged }, [attend] = {
+    reading(attend, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d }) } })
 end
 
 -- A cache holds keys and values as the formula has them.
@@ -119,22 +121,24 @@ function M.rewrite(plan, list)
       or "those would be rounded, in place of the weights")
   end
   if scores.masked or plan.stored.quant or plan.scheme.group > 1 or plan.attend_scheme.group > 1 then return list end
-  -- What is projected as `name`, its matrix met by that of the stage `other`, if there is one.
-  local function least(name, other, absorb, merge)
-    if not graph.find(list, name) then return list end
-    local best, merges = list, graph.find(list, other) and not shared(cfg)
+  -- `projected`, its matrix met by that of the stage `other`, if there is one.
+  local function least(projected, other, absorb, merge)
+    if not projected then return list end
+    local best, merges = list, other and not shared(cfg)
     for _, rewrite in ipairs { absorb, merges and merge or nil } do
-      local rewritten = rewrite(list, cfg)
+      local rewritten = rewrite(list, cfg, projected)
       if graph.macs(rewritten) < graph.macs(best) then best = rewritten end
     end
     return best
   end
   -- What stands between Wq and Wk is another matrix for each query and key.
-  local separate = #scores.changes > 0 or graph.find(list, "attend").qk
-  if not separate and keys_allowed(cfg) then
-    list = least("keys", "queries", rewrites.absorb_keys, rewrites.merge_keys)
+  local attend = graph.attend(list)
+  if #scores.changes == 0 and not attend.qk and keys_allowed(cfg) then
+    list = least(graph.projection(list, attend.keys), graph.projection(list, attend.queries),
+      rewrites.absorb_keys, rewrites.merge_keys)
   end
-  return least("values", "output", rewrites.absorb_values, rewrites.merge_values)
+  return least(graph.projection(list, attend.values), graph.output(list), rewrites.absorb_values,
+    rewrites.merge_values)
 end
 
 -- The share of the multiply-adds that it leaves of a list.
@@ -146,18 +150,19 @@ end
 -- What of it is in a plan whose operands are rounded, by the names of its bits in mhagen.h: it changes what is rounded;
 -- and how weights of attention are.
 function M.bits(plan)
-  local bits, stage, cfg = {}, plan.stage, plan.cfg
+  local bits, cfg, list, attend = {}, plan.cfg, plan.stages, plan.attend
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
   local rounds = plan.arrays.round or plan.scheme.b ~= types.f32 or plan.attend_scheme.b ~= types.f32
   if not (rounds or plan.stored.quant) then return bits end
-  local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
-  local keys, values = matrices.projects(cfg, "k"), matrices.projects(cfg, "v")
-  add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")
-  add(values and matrices.projects(cfg, "o") and stage.output.bias.terms[2], "BV")
-  add(keys and not stage.keys and not merged, "ABSORB_K")
-  add(keys and not stage.keys and merged, "MERGE_K")
-  add(values and stage.value_context, "ABSORB_V")
-  add(values and stage.output and stage.output.weights.b, "MERGE_V")
+  local keys, values, output = matrices.projects(cfg, "k"), matrices.projects(cfg, "v"), graph.output(list)
+  local projected, merged = graph.projection(list, attend.keys), graph.maker(list, attend.queries)
+  merged = merged and merged.merged
+  add(projected and not projected.bias, "BK")
+  add(values and output and output.bias.terms[2], "BV")
+  add(keys and not projected and not merged, "ABSORB_K")
+  add(keys and not projected and merged, "MERGE_K")
+  add(values and graph.maker(list, attend.context), "ABSORB_V")
+  add(values and output and output.weights.b, "MERGE_V")
   add(plan.attend_scheme.powers, "POWERS")
   add(plan.widens, "WIDENED")
   return bits

@@ -14,8 +14,8 @@ local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
 local against = {
   { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
   { function(plan, list)
-      local own = not plan.scheme.integers and graph.projection(list, "output") -- context as attention stores it
-      return own and graph.find(list, "attend").out % 4 > 0
+      local own = not plan.scheme.integers and graph.output(list) -- context as attention stores it
+      return own and graph.attend(list).out % 4 > 0
     end, "dv has to be a multiple of four" },
   { function(plan) return odd_rows(plan.cfg, "kv_rows") or odd_rows(plan.cfg, "out_rows") end,
     "given rows of tiles have to be even" },

@@ -18,16 +18,15 @@ local decode = require "schedule.decode"
 local fold = require "rewrite.fold"
 local graph = require "graph.init"
 local isas = require "isa.init"
+local layouts = require "graph.layout"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 
 local M = {}
 
-local function attend_of(list) return graph.find(list, "attend") end
-
 -- Whether few queries read a cache, as rows and one number at a time.
 local function few_queries(plan, list)
-  return attend_of(list).keys.at == "cache" and decode.few_queries(plan)
+  return graph.attend(list).keys.at == "cache" and decode.few_queries(plan)
 end
 
 local MANY = 8 -- queries, for which it pays to make pairs of weights before they are multiplied
@@ -36,7 +35,7 @@ local MANY = 8 -- queries, for which it pays to make pairs of weights before the
 -- have no zeros behind the rows of a head.
 local function widens(plan, list)
   local own = isas.paired(plan.isa, plan.scheme.b)
-  local ragged = graph.projection(list, "output") and attend_of(list).out % 2 > 0
+  local ragged = graph.output(list) and graph.attend(list).out % 2 > 0
   return plan.cfg.seq >= MANY and not (own.f16_sums or own.blocks or isas.by_halves(plan.isa, own) or ragged)
 end
 
@@ -44,16 +43,18 @@ end
 -- attention.
 local against_projections = {
   { function(plan, list)
-      return few_queries(plan, list) and graph.projection(list, "output") and attend_of(list).out % plan.isa.lanes > 0
+      return few_queries(plan, list) and graph.output(list) and graph.attend(list).out % plan.isa.lanes > 0
     end, "rows of the context are no whole vectors" },
   { function(plan, list)
       local sums = isas.paired(plan.isa, plan.scheme.b).f16_sums
-      return sums and graph.projection(list, "output") and attend_of(list).out % 2 > 0
+      return sums and graph.output(list) and graph.attend(list).out % 2 > 0
     end, "blocks of sums in half precision have no room for zeros behind an odd dv" },
-  { function(plan, list) return graph.projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
+  { function(plan, list) return graph.output(list) and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
-  { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
-    "a cache is filled from rows of float32" },
+  { function(_, list)
+      local keys = graph.origin(list, graph.attend(list).keys)
+      return keys and keys.fill
+    end, "a cache is filled from rows of float32" },
   { function(plan, list) return plan.weights.scheme.scales and not widens(plan, list) end,
     "weights are small integers, which become float32" },
   { function(plan)
@@ -77,7 +78,7 @@ local against_attention = {
 
 -- And against tiles of them in attention.
 local against_tiles = {
-  { function(plan, list) return 4 * tiles.round_up(attend_of(list).depth, 2) < plan.isa.tile end,
+  { function(plan, list) return 4 * tiles.round_up(graph.attend(list).depth, 2) < plan.isa.tile end,
     "dk is less than an eighth of what a row of a tile has" },
   { function(plan) return 2 * plan.cfg.seq_kv < plan.isa.tile end, "keys are less than half of a tile's rows" },
   { function(plan) return (plan.cfg.key_rows or 0) % (2 * plan.isa.tile) > 0 end,
@@ -138,56 +139,52 @@ function M.choose(plan, list)
   return chosen
 end
 
--- Marks keys or values as pairs: of the columns of a row, or of each two rows.
-local marks = {
-  keys = function(plan, c) c.pairs, c.head = "columns", tiles.words(plan.attend_scheme, c.head) end,
-  values = function(_, c) c.pairs = "rows" end,
-}
-
--- A copy of keys or values, which is made of float32; name: of which of them.
-function M.mark_copy(plan, name, copy)
-  marks[name](plan, copy)
-  copy.in_place = true
+-- Keys, queries or values as pairs: of the columns of a row, or of each two rows. fields: more of the tensor.
+function M.in_pairs(plan, tensor, fields)
+  local along = tensor.operand == "values" and "rows" or "columns"
+  return tensors.with(layouts.pairs(tensor, along, plan.attend_scheme), fields)
 end
+
+-- Words of a row of an input, of so many numbers.
+function M.words_of_row(plan, width) return tiles.round_up(width, plan.isa.lanes) // plan.scheme.group end
 
 -- Each head of the context begins with a word: zeros are behind an odd dv, in rows of Wo as well.
 local function padded_output(plan, list)
-  local output, width = graph.projection(list, "output"), attend_of(list).out
+  local output, width = graph.output(list), graph.attend(list).out
   if width % 2 == 0 then return list end
   choices.add(plan.why, "ragged")
-  local heads, macs = attend_of(list).heads, output:macs()
-  return graph.edited(list, { output = { graph.with(output, {
+  local heads, macs = graph.attend(list).heads, output:macs()
+  return graph.edited(list, { [output] = { graph.with(output, {
     steps = heads * tiles.round_up(width, 2), macs = function() return macs end,
     weights = graph.with(output.weights, { steps = width, heads = heads, along = "row" }) }) } })
 end
 
 -- The list of stages with inputs, keys, values and context in pairs.
 function M.rewrite(plan, list)
-  local attend, queries = attend_of(list), graph.projection(list, "queries")
-  local ragged = conversions.ragged(plan, attend)
+  local attend = graph.attend(list)
+  local queries, ragged = graph.projection(list, attend.queries), conversions.ragged(plan, attend)
   if ragged then choices.add(plan.why, "ragged") end
-  if plan.attend_scheme.group > 1 then
-    for name, mark in pairs(marks) do
-      local stage = graph.projection(list, name)
-      local has_own_rows = name == "keys" and ragged -- of float32, which stage key_rows reads
-      if stage and stage.c.at == "workspace" and not (stage.c.staged or has_own_rows) then
-        mark(plan, stage.c)
-        stage.c.in_place = stage.qk ~= nil
-      end
+  local function pair(stage, fields)
+    list = graph.replaced(list, stage.c, M.in_pairs(plan, stage.c, fields))
+  end
+  for _, operand in ipairs(plan.attend_scheme.group > 1 and { attend.keys, attend.values } or {}) do
+    local stage = graph.projection(list, operand)
+    local has_own_rows = operand == attend.keys and ragged -- of float32, which stage key_rows reads
+    if stage and stage.c.at == "workspace" and not (stage.c.staged or has_own_rows) then
+      pair(stage, { in_place = stage.qk ~= nil })
     end
   end
   if plan.attend_scheme.tiled and queries and not (queries.merged or attend.qk or ragged) then
-    marks.keys(plan, queries.c)
-    queries.c.scale = attend.query_scale
+    pair(queries, { scale = attend.query_scale })
     choices.add(plan.why, "query_pairs")
   end
   if plan.scheme.group == 1 or plan.scheme.integers then return list end
-  if graph.projection(list, "output") then
-    attend.context.pairs = true
-    list = padded_output(plan, list)
+  if graph.output(list) then
+    list = padded_output(plan, graph.replaced(list, attend.context, tensors.with(attend.context, { pairs = true })))
   end
-  return conversions.of_inputs(list, "narrow", function(input)
-    return tensors.workspace("pairs_" .. input.name, { head = 0 })
+  return conversions.of_inputs(list, "narrow", function(input, rows)
+    return tensors.workspace("pairs_" .. input.name,
+      graph.with(layouts.words(plan.scheme, rows, M.words_of_row(plan, input.row)), { head = 0 }))
   end)
 end
 

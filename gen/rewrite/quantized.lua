@@ -5,6 +5,7 @@
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"
 local graph = require "graph.init"
+local layouts = require "graph.layout"
 local memory = require "schedule.memory"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -26,31 +27,33 @@ local function check(plan, stage)
     stage.steps, stage.weights.text, MOST))
 end
 
+-- The layout of so many rows of integers, made of as many numbers.
+local function layout(plan, rows, count)
+  return layouts.words(plan.scheme, rows, tiles.round_up(tiles.words(plan.scheme, count), plan.isa.lanes))
+end
+
 -- The tensor that is made of context a, of so many numbers for each query.
 local function words_of_context(plan, a, count)
-  local to = tensors[a.at]("context_words", { scales = "context_scales", scaled = a.at })
-  if a.at == "rows" then
-    tiles.lay(to, plan.scheme, plan.cfg.seq, tiles.round_up(tiles.words(plan.scheme, count), plan.isa.lanes))
-  end
-  return to
+  return tensors[a.at]("context_words", graph.with({ scales = "context_scales", scaled = a.at },
+    a.at == "rows" and layout(plan, plan.cfg.seq, count) or {}))
 end
 
 function M.applies(plan) return plan.scheme.quant end
 
 -- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
 function M.rewrite(plan, list)
-  for _, name in ipairs { "queries", "keys", "values", "output" } do
-    local stage = graph.projection(list, name)
-    if stage then check(plan, stage) end
+  for _, stage in ipairs(list) do
+    if stage.weights then check(plan, stage) end
   end
-  list = conversions.of_inputs(list, "quantize", function(input)
-    return tensors.workspace("words_" .. input.name, { scales = "scales_" .. input.name, head = 0 })
+  list = conversions.of_inputs(list, "quantize", function(input, rows)
+    return tensors.workspace("words_" .. input.name,
+      graph.with(layout(plan, rows, input.row), { scales = "scales_" .. input.name, scaled_rows = rows, head = 0 }))
   end)
-  local output = graph.find(list, "output")
+  local output = graph.output(list)
   if not output then return list end
   local to = words_of_context(plan, output.a, output.steps)
-  local first = graph.moving { name = "quantize_context", a = output.a, to = to, rows = output.steps }
-  return graph.edited(list, { output = { first, graph.with(output, { a = to }) } })
+  local first = graph.moving { name = "quantize_context", of = "context", a = output.a, c = to, rows = output.steps }
+  return graph.edited(list, { [output] = { first, graph.with(output, { a = to }) } })
 end
 
 -- Says what it costs, and where it does not pay, of a plan whose order is known.
@@ -64,9 +67,9 @@ function M.tell(plan)
     all = all + macs
     if product then
       own, floats = own + macs, floats + product.floats * product.steps // product.depth * plan.scheme.group
-        * (stage.kind == "output" and 1 or plan.head_blocks)
+        * (stage.nest == "groups" and 1 or plan.head_blocks)
     end
-    if stage.inputs or stage.to then making = making + (stage.cycles or 0) end
+    if stage.inputs or stage.of == "context" then making = making + (stage.cycles or 0) end
   end
   local share, at_once = math.floor(100 * own / all + 0.5), plan.scheme.group * ways.interleave(plan.scheme)
   choices.say(plan.why, ("projections in %s"):format(plan.scheme.b.name),

@@ -2,28 +2,31 @@
 -- it is part of attention, and needs X transposed. Merged weights are applied for each head.
 
 local graph = require "graph.init"
+local tensors = require "graph.tensor"
 
 local M = {}
 
+-- Behind what makes X of the inputs, for all queries.
+local function with_transpose(list, transpose)
+  local first = 1
+  while list[first].inputs do first = first + 1 end
+  return graph.edited(list, { [list[first]] = { transpose, list[first] } })
+end
+
 -- The list for these lanes, "columns", "queries" or "none".
 function M.moved(list, lanes)
-  local queries, moved = graph.find(list, "queries"), nil
+  local attend = graph.attend(list)
+  local queries, last = graph.projection(list, attend.queries), graph.maker(list, attend.queries)
   if not queries then return list end
-  if lanes == "columns" then
-    moved = queries
-  else
-    local transpose = graph.moving { name = "transpose", a = queries.a }
-    local first = 1
-    while list[first].inputs do first = first + 1 end -- behind what makes X of the inputs
-    list = graph.edited(list, {})
-    table.insert(list, first, transpose)
-    if not queries.merged then
-      return graph.edited(list, { queries = { graph.with(queries, { name = "query", kind = "apply" }) } })
-    end
-    moved = graph.with(queries, { name = "key_query", kind = "apply", per = "head" })
-  end
-  local next_one = graph.find(list, "key_query") or graph.find(list, "attend")
-  return graph.edited(list, { queries = {}, [next_one.name] = { moved, next_one } })
+  local next_one = last ~= queries and last or attend -- which reads them
+  if lanes == "columns" then return graph.edited(list, { [queries] = {}, [next_one] = { queries, next_one } }) end
+  local transpose = graph.moving { name = "transpose", a = queries.a, c = tensors.lanes "xt" }
+  local name = queries.merged and "key_query" or "query"
+  local applied = graph.with(queries, { name = name, nest = "lanes", per = queries.merged and "head" or nil,
+                                        a = transpose.c })
+  local edits = { [queries] = { applied } }
+  if queries.merged then edits = { [queries] = {}, [attend] = { applied, attend } } end
+  return with_transpose(graph.edited(list, edits), transpose)
 end
 
 function M.rewrite(plan, list) return M.moved(list, plan.q_lanes) end

@@ -43,15 +43,15 @@ end
 
 -- Products of integers, of rows in int8 that heads share: the scheme, and blocks of heads. They take whole vectors of
 -- words of a row, and four of them of keys.
-local function integers(plan, attend, step)
+local function integers(plan, attend, block)
   local scheme, lanes = isas.of_bytes_in_cache(plan.isa), plan.isa.lanes
   local columns = 4 * lanes
-  local whole = attend.depth % columns == 0 and attend.breadth % columns == 0 and step.block % (2 * lanes) == 0
+  local whole = attend.depth % columns == 0 and attend.breadth % columns == 0 and block % (2 * lanes) == 0
   local side_by_side = attend.keys.row == attend.depth and attend.values.row == attend.breadth
   local floats = plan.attend_scheme.b.round or not plan.cache.scaled or attend.share < HEADS
-  local fits = math.max(attend.depth, step.block) * M.STEPS * 127 < 2 ^ 31
+  local fits = math.max(attend.depth, block) * M.STEPS * 127 < 2 ^ 31
   if not scheme or floats or not (whole and side_by_side and fits)
-    or plan.cfg.seq_kv < math.max(columns, step.block) then return nil end
+    or plan.cfg.seq_kv < math.max(columns, block) then return nil end
   choices.add(plan.why, "cache_words")
   return { scheme = scheme, runs = { cut.balanced(attend.share, scheme.rows.rows[4]) } }
 end
@@ -86,22 +86,20 @@ local against = {
     end, "rows of the inputs are no whole vectors, and nothing may be read behind them" },
 }
 
--- The steps of a plan with a cache, if it has such: keys of a tile of scores, heads that are multiplied together, and
--- keys of a block of the context. `plan` adds how far rows are fetched ahead, and what the context takes.
+-- The steps of a plan with a cache, if it has such: keys of a tile of scores, heads that are multiplied together, keys
+-- of a block of the context, and what multiplies integers. `planned` adds how far rows are fetched ahead, and what the
+-- context takes.
 function M.choose(plan, attend)
   local found = choices.against(against, plan, attend)
   if found then return choices.say(plan.why, "no lanes over keys in attend", found) end
-  local step = { keys = tile_keys(plan), heads = together(plan, attend), block = plan.cfg.key_block or KEY_BLOCK }
+  local heads, block = together(plan, attend), plan.cfg.key_block or KEY_BLOCK
   choices.add(plan.why, "key_lanes")
-  if plan.cache == types.f32 then return step end
-  step.words = integers(plan, attend, step)
-  if step.words then
-    step.keys = 4 * plan.isa.lanes
-    return step
+  local words = plan.cache ~= types.f32 and integers(plan, attend, block) or nil
+  if plan.cache ~= types.f32 and not words then
+    choices.add(plan.why, "widened")
+    if plan.cache.scaled and not plan.attend_scheme.b.round then choices.add(plan.why, "scales_last") end
   end
-  choices.add(plan.why, "widened")
-  if plan.cache.scaled and not plan.attend_scheme.b.round then choices.add(plan.why, "scales_last") end
-  return step
+  return { keys = words and 4 * plan.isa.lanes or tile_keys(plan), heads = heads, block = block, words = words }
 end
 
 -- Whether the hardware's own fetching keeps up: with float32, unless four heads share the rows.
@@ -113,32 +111,36 @@ end
 --
 --   beside    rows of keys lie side by side, and beside each vector of columns at least a line of later ones is fetched
 --   numbers   that each step of a tile of the context fetches, of values that lie side by side
-local function ahead(plan, attend, step)
-  local bytes, side_by_side = plan.cache.stored.bytes, attend.keys.row == attend.depth
+local function ahead(plan, attend, product)
+  local step, bytes, side_by_side = attend.step, plan.cache.stored.bytes, attend.keys.row == attend.depth
   local rows = AHEAD // (math.max(attend.depth, attend.breadth) * bytes)
   if not plan.isa.rows.prefetch or plan.cfg.seq_kv <= math.max(rows, step.block) then return nil end
   if comes_by_itself(plan, step, side_by_side) then return nil end
   choices.add(plan.why, "fetched")
-  local panels = step.words and attend.breadth // (4 * plan.isa.lanes) or step.product.panels
-  local numbers = attend.breadth // (panels * tiles.count(step.words or step.product))
+  local panels = step.words and attend.breadth // (4 * plan.isa.lanes) or product.panels
+  local numbers = attend.breadth // (panels * tiles.count(step.words or product))
   return { tiles = tiles.ceil_div(rows, step.keys), blocks = tiles.ceil_div(rows, step.block),
            beside = side_by_side and step.keys // step.heads * plan.isa.lanes * bytes >= fetch.LINE,
            numbers = attend.values.row == attend.breadth and numbers > 0 and numbers or nil }
 end
 
--- Fills in the tiles of the context of a group, whose rows are the heads that share keys and values. Returns the cost
--- of all that is done for the queries of a head.
-function M.plan(plan, group, attend)
-  local cfg, step, lanes = plan.cfg, attend.step, plan.isa.lanes
-  local cost
-  group.key_rows = 1
-  step.product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
+-- The steps with the tiles of the context, whose rows are the heads that share keys and values, and what these cost.
+function M.planned(plan, attend)
+  local step, lanes = attend.step, plan.isa.lanes
+  local product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
     { { rows = attend.share, count = 1 } }, attend.breadth, { steps = step.block, order = "rows" })
-  step.ahead = ahead(plan, attend, step)
-  step.seen_row = attend.values.type and tiles.round_up(attend.breadth, lanes) or attend.values.row
-  step.p_row = tiles.round_up(cfg.seq_kv + M.VECTORS * lanes, lanes)
+  return { keys = step.keys, heads = step.heads, block = step.block, words = step.words, product = product,
+           cost = cost, ahead = ahead(plan, attend, product),
+           seen_row = attend.values.type and tiles.round_up(attend.breadth, lanes) or attend.values.row,
+           p_row = tiles.round_up(plan.cfg.seq_kv + M.VECTORS * lanes, lanes) }
+end
+
+-- The cost of all that is done for the queries of a head.
+function M.of_group(plan, _, attend)
+  local cfg, step, lanes = plan.cfg, attend.step, plan.isa.lanes
   local scores = tiles.ceil_div(attend.depth, lanes) * lanes + 3 * (lanes - 1)
-  return cfg.seq * (cfg.seq_kv / lanes * scores + cfg.seq_kv / step.block * cost / attend.share)
+  return cfg.seq * (cfg.seq_kv / lanes * scores + cfg.seq_kv / step.block * step.cost / attend.share),
+    { key_rows = 1 }
 end
 
 return M

@@ -63,7 +63,7 @@ function M.choose(plan)
   local kind, panels = M.kind(plan), false
   if kind == "none" then return nil end
   for _, stage in ipairs(plan.stages) do
-    panels = panels or stage.kind == "project" or stage.kind == "output" or kind == "ahead" and stage.kind == "joint"
+    panels = panels or stage.nest == "rows" or stage.nest == "groups" or kind == "ahead" and stage.nest == "tiles"
   end
   local rule = choices.against(against[kind], plan)
     or not panels and "has no effect where no projection goes through the rows panel by panel"
@@ -109,8 +109,9 @@ end
 
 -- Numbers of weights that follow those of a block of heads at least: those of Wo.
 function M.behind(plan)
-  local output = plan.stage.output
-  return output and output.product.floats or 0
+  local floats = 0
+  for _, stage in ipairs(plan.stages) do floats = floats + (stage.nest == "groups" and stage.product.floats or 0) end
+  return floats
 end
 
 -- How the weights of a product are fetched, for `of_tile`; nil if they are not.

@@ -17,7 +17,7 @@ local FEW = 0.1 -- of all queries
 -- What full vectors for the last queries may cost, of the kernel's time: then they have the tiles of the others.
 local SAME_TILES = 0.01
 
--- The tiles of scores and context of one group, and their cost for a head.
+-- The cost of the scores and the context of one group for a head, and their tiles: context and key_rows.
 local function plan_attention(plan, group, attend)
   local cfg, target = plan.cfg, plan.attending
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
@@ -49,20 +49,28 @@ local function plan_attention(plan, group, attend)
   local most = tiles.most_rows(target, n, "columns")
   local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, most,
     context_cost(share <= FEW and tiles.KIND / share or nil), in_pairs)
-  group.context = cut.rows_in(attend.breadth, context_rows, in_pairs)
-  group.key_rows = math.min(key_rows, keys)
-  return score_cost(key_rows) + context_cost()(context_rows)
+  return score_cost(key_rows) + context_cost()(context_rows),
+    { context = cut.rows_in(attend.breadth, context_rows, in_pairs), key_rows = math.min(key_rows, keys) }
 end
 
--- The tiles of all that is done with one group and `hb` heads, and their cost.
-local function plan_group(plan, group, list, hb)
-  local cfg, cost = plan.cfg, 0
-  group.products = {}
-  for _, stage in ipairs(list) do
-    if stage.name == "attend" then cost = (stage.of_group or plan_attention)(plan, group, stage) * hb end
+-- A table with the fields of another one.
+local function with(one, other)
+  local both = {}
+  for _, part in ipairs { one, other } do
+    for field, value in pairs(part) do both[field] = value end
   end
+  return both
+end
+
+-- A group with the tiles of all that is done with it and `hb` heads, and their cost.
+local function plan_group(plan, group, list, hb)
+  local cfg, cost, products, of_attention = plan.cfg, 0, {}, nil
   for _, stage in ipairs(list) do
-    if stage.kind == "apply" then
+    if stage.context then cost, of_attention = (stage.of_group or plan_attention)(plan, group, stage) end
+  end
+  cost = cost * hb
+  for _, stage in ipairs(list) do
+    if stage.nest == "lanes" then
       local heads = stage.per == "head" and 1 or hb
       local rows = heads * stage.cols
       local steps = tiles.words(plan.scheme, stage.steps)
@@ -70,23 +78,23 @@ local function plan_group(plan, group, list, hb)
       local cost_of = tiles.rows_cost(target, rows, group.vecs, steps)
       local most = tiles.most_rows(target, #group.vecs, "columns")
       local height = tiles.choose_rows(target, "q_rows", rows, most, cost_of)
-      group.products[stage.name] = {
+      products[stage.name] = {
         runs = cut.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
       local first = group.at == 0 and tiles.first_cost(target, cfg.seq, rows, rows, group.vecs, steps) or 0
       cost = cost + (cost_of(height) + first / group.count) * (hb // heads)
     end
   end
-  return cost
+  return with(with(group, of_attention), { products = products }), cost
 end
 
 local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows", "columns" } }
 
 -- Groups of so many vectors and their cost for `hb` heads. whole: as tiles.vector_blocks has it.
 local function groups_of(plan, list, hb, vectors, whole)
-  local groups, cost = tiles.vector_runs(plan.isa, plan.cfg.seq, vectors, whole), 0
-  for _, group in ipairs(groups) do
-    group.why = {}
-    cost = cost + group.count * plan_group(plan, group, list, hb)
+  local groups, cost = {}, 0
+  for i, run in ipairs(tiles.vector_runs(plan.isa, plan.cfg.seq, vectors, whole)) do
+    local group, own = plan_group(plan, with(run, { why = {} }), list, hb)
+    groups[i], cost = group, cost + group.count * own
   end
   return groups, cost
 end
@@ -131,8 +139,8 @@ function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend_sche
 -- than what it saves, and their heads are done again.
 local FEW_KEYS = 32
 
--- Fills in the keys of each group in tiles and blocks, and the place of its first query and group among all. Returns
--- what is common to them:
+-- Returns the groups with their keys in tiles and blocks, and the places of their first queries and groups among all,
+-- as `groups`; and what is common to them:
 --
 --   group_count       groups
 --   widest            lanes of the widest group
@@ -142,32 +150,58 @@ local FEW_KEYS = 32
 function M.finish(plan)
   local cfg = plan.cfg
   local all = { group_count = 0, widest = 0, weights_floats = 0, block_scores = 0, kv_rows = 0 }
+  local groups = {}
   for kind, group in ipairs(plan.groups) do
-    group.kind = kind
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
     local usual = ways.list.outer.key_block
     local block = M.key_block(plan)
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
-    group.keys = { rows = rows, words = tiles.padded(plan.attend_scheme, tiles.words(plan.attend_scheme, rows)),
-                   tiles = count,
-                   block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows,
-                   rises = count > 1 and m > FEW_KEYS }
+    local words = tiles.padded(plan.attend_scheme, tiles.words(plan.attend_scheme, rows))
+    groups[kind] = with(group, {
+      kind = kind, keys = { rows = rows, words = words, tiles = count, block_tiles = block_tiles,
+                            blocks = ceil_div(count, block_tiles), rest = m % rows,
+                            rises = count > 1 and m > FEW_KEYS },
+      name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used),
+      first = all.group_count, q0 = group.at })
     if m > usual and not cfg.key_block then choices.add(group.why, block > usual and "tiled_block" or "key_block") end
-    group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
-    group.first, group.q0 = all.group_count, group.at
     all.group_count = all.group_count + group.count
     all.widest = math.max(all.widest, group.width)
     local kept = plan.whole_p and count or block_tiles -- tiles of weights
-    all.weights_floats = math.max(all.weights_floats, kept * group.keys.words * group.width)
+    all.weights_floats = math.max(all.weights_floats, kept * words * group.width)
     -- Tile registers are stored whole.
     local scores = (block_tiles - 1) * rows + tiles.round_up(rows, plan.isa.tile or 1)
     all.block_scores = math.max(all.block_scores, scores * group.width)
     all.kv_rows = math.max(all.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end
-  for _, group in ipairs(plan.groups) do group.widest = all.widest end
-  return all
+  for i, group in ipairs(groups) do groups[i] = with(group, { widest = all.widest }) end
+  return with(all, { groups = groups })
+end
+
+-- Blocks of at most so many groups: { count, first, pieces } each, a piece being `count` groups of a kind from number
+-- `first` of the kind on; in the i-th of several equal blocks from first + i * count on. Behind it their number.
+function M.blocks(plan, most)
+  local blocks, total = {}, 0
+  local function add(from, size)
+    local pieces, last = {}, blocks[#blocks]
+    for kind, group in ipairs(plan.groups) do
+      local first = math.max(from, group.first)
+      local count = math.min(from + size, group.first + group.count) - first
+      if count > 0 then pieces[#pieces + 1] = { kind = kind, first = first - group.first, count = count } end
+    end
+    local one, other = pieces[1], last and last.pieces[1]
+    if last and #pieces == 1 and #last.pieces == 1 and one.kind == other.kind and one.count == other.count then
+      last.count = last.count + 1
+    else
+      blocks[#blocks + 1] = { count = 1, first = total, pieces = pieces }
+    end
+    total = total + 1
+  end
+  for _, run in ipairs(cut.balanced(plan.group_count, most)) do
+    for i = 0, run.count - 1 do add(run.at + i * run.size, run.size) end
+  end
+  return blocks, total
 end
 
 -- The first query of the groups of a kind, and how many each has.

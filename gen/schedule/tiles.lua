@@ -3,7 +3,6 @@
 
 local choices = require "base.choices"
 local cut = require "schedule.cut"
-local expr = require "base.expr"
 local isas = require "isa.init"
 local ways = require "way.init"
 
@@ -49,35 +48,6 @@ function M.padded(scheme, words) return M.round_up(words, scheme.pad or 1) end
 
 -- Rows behind those of an operand A, which tile registers may read.
 function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
-
--- Lays out a tensor whose rows of words are operand A.
---   words       of a row, zeros among them
---   row, k_stride   numbers from one row, and one K step, to the next
---   count       of all
---   tile_words  of tile registers: words of a row of a tile; a block has all rows, so a tile is one piece of memory
-function M.lay(to, scheme, rows, words)
-  local interleave, tile_words = ways.interleave(scheme), ways.of(scheme).tile_words(scheme)
-  local height = M.round_up(rows, interleave) + M.rows_behind(scheme)
-  to.words = M.padded(scheme, words)
-  to.row, to.k_stride, to.count = to.words, interleave, height * to.words
-  if tile_words then to.tile_words, to.row, to.k_stride, to.rows = tile_words, tile_words, height, rows end
-end
-
--- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.
-function M.streamed(cpu, to, panel) return to.tile_words ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
-
--- Where a word of the first row is then.
-function M.word_at(to, word)
-  if not to.tile_words then return word * to.k_stride end
-  local block = expr.div(word, to.tile_words)
-  return block * (to.tile_words * to.k_stride) + (word - block * to.tile_words)
-end
-
--- The name of a function that does `what` with some rows of as many numbers: blocks of words lie as far apart as the
--- tensor has rows.
-function M.label(what, to, rows, cols)
-  return ("%s_%d%sx%d"):format(what, rows, to.tile_words and to.rows ~= rows and "of" .. to.rows or "", cols)
-end
 
 -- K steps that a word of operand B has: of quants several, whatever a step multiplies.
 function M.in_step(scheme)

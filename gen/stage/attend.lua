@@ -1,13 +1,14 @@
 -- Attention of one group of queries in lanes: scores, softmax and context, head by head.
 
 local safe_path = require "emit.safe_path"
-local apply = require "stage.apply"
 local attention = require "stage.attention"
 local choices = require "base.choices"
+local graph = require "graph.init"
 local head = require "emit.head"
 local mask = require "emit.mask"
 local memory = require "schedule.memory"
 local probs = require "emit.probs"
+local product = require "stage.product"
 local rounding = require "emit.rounding"
 local score = require "score.init"
 local statistics = require "emit.stats"
@@ -18,6 +19,9 @@ local wording = require "base.wording"
 
 local M = { phase = "attend", title = "attend", per = "heads", axes = attention.axes, fills = attention.fills,
             cycles = attention.cycles }
+
+-- The product that is applied to the context of a head, if there is one.
+local function value_context_of(plan) return graph.maker(plan.stages, plan.attend.context) end
 
 -- Words of a query of a head as products read them, zeros among them, where these have no room in its place; or nil.
 local function pair_words(plan)
@@ -80,7 +84,8 @@ end
 local function pointers(own, i, kv)
   local plan, group, rows, context = own.K.plan, own.group, own.rows, own.K.plan.attend.context
   local k, v = own:of_keys(kv)
-  local height = rows and rows.height or plan.stage.query and plan.stage.query.cols
+  local query = attention.queries(plan).query
+  local height = rows and rows.height or query and query.cols
   local ptrs = {
     q = own.q and own.q:at(i * (height * group.width)), p = own:scratch "p", stats = own.stats,
     reads = score.of_head(plan.scores, own.p, own:packed_from(i), own.biases),
@@ -93,14 +98,14 @@ end
 
 -- A product that is applied to the queries or the context of a head.
 local function applied(own, stage, kv, b, c)
-  apply.record(own.K, stage, { group = own.group, packed = own.p.packed, head = kv, b = b, c = c })
+  product.apply(own.K, stage, { group = own.group, packed = own.p.packed, head = kv, b = b, c = c })
   return c
 end
 
 -- The queries of a head as products read them.
 local function operand(own, ptrs, kv)
-  local K, plan, group, key_query = own.K, own.K.plan, own.group, own.K.plan.stage.key_query
-  local q = ptrs.q
+  local K, plan, group, q = own.K, own.K.plan, own.group, ptrs.q
+  local key_query = attention.queries(plan).key_query
   if key_query then
     if q then
       rounding.lanes(K, "queries", group, { p = q, rows = key_query.steps, scheme = plan.applying.scheme })
@@ -117,7 +122,7 @@ end
 
 local function one_head(own, i, kv)
   local K, t, plan, cfg, group, p = own.K, own.K.t, own.K.plan, own.K.plan.cfg, own.group, own.p
-  local value_context, numbers = plan.stage.value_context, i * (cfg.seq * cfg.seq_kv)
+  local value_context, numbers = value_context_of(plan), i * (cfg.seq * cfg.seq_kv)
   if own.biases and mask.by_head(plan) then write_biases(own, i) end
   local ptrs = pointers(own, i, kv)
   own:turn_queries(i, ptrs.q)
@@ -202,15 +207,16 @@ end
 -- Of the widest group and one task: queries, those with Wk applied, weights, statistics, context before Wv is applied,
 -- and the context that becomes rows of y.
 function M.sections(plan, stage, add)
-  local in_list, scored, q_pairs = plan.stage, plan.attend_scheme.held, pair_words(plan)
+  local scored, q_pairs, value_context = plan.attend_scheme.held, pair_words(plan), value_context_of(plan)
+  local key_query = attention.queries(plan).key_query
   local function add_task(...) attention.add_rows(plan, add, ...) end
   attention.query_sections(plan, add)
-  if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end
+  if key_query then add_task("kq", "Q with Wk", key_query.cols, scored) end
   if q_pairs then add_task("q_pairs", "Q of a head in pairs", q_pairs, scored) end
   add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
   add_task("stats", "statistics", statistics.count(plan))
   add("task", { name = "steady", doc = "whether maxima may rise", count = plan.isa.lanes })
-  if in_list.value_context then add_task("c", "context of a head", in_list.value_context.steps) end
+  if value_context then add_task("c", "context of a head", value_context.steps) end
   if #plan.scores.hides > 0 then
     add("task", { name = "mask", doc = "biases of a mask", count = mask.count(plan) })
   end

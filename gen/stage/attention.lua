@@ -8,12 +8,13 @@
 --       own.rows, own.seen           the result of query_rows; the keys that the first query sees
 --   M.axes, fills, cycles            as stage/init.lua has them; sections adds what both need
 
-local apply = require "stage.apply"
 local context_of = require "emit.context"
 local conversions = require "rewrite.conversions"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
-local project = require "stage.project"
+local layouts = require "graph.layout"
+local product = require "stage.product"
+local rows_of = require "stage.rows"
 local score = require "score.init"
 local sections = require "schedule.sections"
 local tape = require "tape.init"
@@ -29,28 +30,42 @@ Own.__index = Own
 
 -- Whether an odd number of queries' columns takes no more squares to put words of a head into lanes than floats of all.
 local function fewer_squares(plan, tensor, depth)
-  local lanes, side_by_side = plan.isa.lanes, tensor.head == depth
+  local lanes, side_by_side = plan.isa.lanes, layouts.side_by_side(tensor, depth)
   local words = plan.hb * tiles.ceil_div(tiles.words(plan.attend_scheme, depth), lanes)
   return not side_by_side or words <= tiles.ceil_div(plan.hb * depth, lanes)
+end
+
+-- Where the queries of attention come from: the products with them in lanes, `query` of all heads and `key_query` of
+-- each; or a tensor whose rows are theirs, and the projection that makes it, if one does.
+function M.queries(plan)
+  local list, tensor, own = plan.stages, plan.attend.queries, {}
+  local stage = graph.maker(list, tensor)
+  if stage and stage.per == "head" then
+    own.key_query, tensor, stage = stage, stage.a, graph.maker(list, stage.a)
+  end
+  if stage and stage.nest == "lanes" then own.query = stage end
+  if tensor.at ~= "lanes" and not own.query then own.tensor, own.projected = tensor, stage end
+  return own
 end
 
 -- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head there
 -- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them, or
 -- become such, a number and the one so many behind it (`distance`). Or nil.
 function M.query_rows(plan)
-  local projected, given, attend = plan.stage.queries, plan.attend.queries, plan.attend
-  local tensor = projected and projected.c or given
+  local of, attend = M.queries(plan), plan.attend
+  local tensor, projected = of.tensor, of.projected
+  local given = not projected and tensor
   if tensor and not attend.qk and conversions.ragged(plan, attend) and fewer_squares(plan, tensor, attend.depth) then
     local words = tiles.words(plan.attend_scheme, attend.depth)
     return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), distance = words,
              paired = true, scale = attend.query_scale or given and attend.scale }
   end
-  if projected and projected.c.pairs then
-    local words = projected.c.head
-    return { tensor = projected.c, width = words, height = tiles.padded(plan.attend_scheme, words), paired = true }
+  if projected and tensor.pairs then
+    local words = tensor.head
+    return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), paired = true }
   end
-  if projected then return { tensor = projected.c, width = projected.cols, height = projected.cols } end
-  return given and { tensor = given, width = given.width, height = given.width, scale = plan.attend.scale }
+  if projected then return { tensor = tensor, width = projected.cols, height = projected.cols } end
+  return given and { tensor = given, width = given.width, height = given.width, scale = attend.scale }
 end
 
 -- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
@@ -58,7 +73,7 @@ end
 -- each head becomes words.
 function M.each_matrix(K, tensor, width, height, build, distance)
   local hb = K.plan.hb
-  if tensor.head == height and width == height and not distance then return build(hb * width, 0, 0) end
+  if layouts.side_by_side(tensor, height) and width == height and not distance then return build(hb * width, 0, 0) end
   K:each("head", hb, function(i) build(width, i * tensor.head, i * height) end)
 end
 
@@ -102,7 +117,7 @@ end
 -- The queries of all heads in lanes: rows that are transposed, or their product.
 local function queries_in_lanes(own, in_lanes)
   local K, plan, group, rows, q = own.K, own.K.plan, own.group, own.rows, nil
-  local query = plan.stage.query
+  local query = M.queries(plan).query
   if rows and in_lanes then
     q = own:scratch "q"
     M.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, lane)
@@ -113,7 +128,7 @@ local function queries_in_lanes(own, in_lanes)
     end, rows.distance)
   elseif query then
     q = own:scratch "q"
-    apply.record(K, query, { group = group, packed = own.p.packed, head = 0, b = own.p.xt, c = q })
+    product.apply(K, query, { group = group, packed = own.p.packed, head = 0, b = own.p.xt, c = q })
   end
   return q
 end
@@ -124,15 +139,15 @@ end
 local function arguments(K, place, stage, group, i)
   local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
   local q0, queries, context = i * group.used + group.q0, M.query_rows(plan), stage.context
-  local function from_q0(tensor) return memory:tensor(place, tensor):at(q0 * tensor.row) end
+  local function from_q0(tensor) return memory:tensor(place, tensor):at(layouts.at(tensor, q0)) end
   local function of_keys(name) -- what is [h][seq][seq_kv]
     return place[name] and place[name]:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv)
   end
   local in_lanes = context.at == "lanes"
   return {
-    xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
+    xt = plan.q_lanes == "queries" and memory:of_group(place, "xt", group, i),
     packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
-    keys = project.operands(K, place, stage.keys), values = project.operands(K, place, context_of.operand(plan)),
+    keys = rows_of.operands(K, place, stage.keys), values = rows_of.operands(K, place, context_of.operand(plan)),
     k_scales = stage.keys.scales and memory:at(place, stage.keys.scales),
     v_scales = stage.values.scales and memory:at(place, stage.values.scales),
     scratch = memory:base(place, "task"),
@@ -195,11 +210,11 @@ end
 
 -- Queries in lanes, where they become such.
 function M.query_sections(plan, add)
-  local rows, query, scheme = M.query_rows(plan), plan.stage.query, plan.attend_scheme
+  local rows, of, scheme = M.query_rows(plan), M.queries(plan), plan.attend_scheme
   local asked = (scheme.group == 1 or rows and rows.paired) and scheme.held or nil -- not before they are pairs
-  if not (rows or query) then return end
-  M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or query.cols),
-    plan.stage.key_query and plan.scheme.held or asked)
+  if not (rows or of.query) then return end
+  M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or of.query.cols),
+    of.key_query and plan.scheme.held or asked)
 end
 
 -- What rows of scores have of a number for each head.
@@ -230,14 +245,15 @@ end
 function M.cycles(plan, stage)
   local macs = stage:macs()
   for _, other in ipairs(plan.stages) do
-    if other.kind == "apply" then macs = macs + other:macs() end
+    if other.nest == "lanes" then macs = macs + other:macs() end
   end
   return 2.0 * macs / plan.per_cycle
 end
 
 -- A kind of groups, in words.
 function M.queries_text(plan, group)
-  local first = plan.stage.query or plan.stage.key_query
+  local of = M.queries(plan)
+  local first = of.query or of.key_query
   local width = group.width == group.used and group.used or group.used .. " of " .. group.width
   return ("%d x %s queries%s"):format(group.count, width,
     first and ": Q " .. wording.runs(plan.groups[1].products[first.name].runs, group.used) or "")

@@ -2,19 +2,21 @@
 -- for each row of a head, the largest magnitude over 127. A row with NaN or Inf has the scale NaN.
 
 local graph = require "graph.init"
-local project = require "stage.project"
+local layouts = require "graph.layout"
+local rows_of = require "stage.rows"
 local transpose = require "emit.transpose"
 
-local M = { phase = "cache_append", title = "rows into the cache", per = project.per, axes = project.at_once }
+local M = { phase = "cache_append", title = "rows into the cache", per = rows_of.per, axes = rows_of.at_once }
 
 local LEAST = 2.0 ^ -100 -- the magnitude below which all of a row rounds to zero
 
 -- The list with what keeps rows, behind all that makes them.
 function M.rewrite(_, list)
-  local attend = graph.find(list, "attend")
-  local all = table.move(attend.appends or {}, 1, #(attend.appends or {}), 1, {})
+  local attend = graph.attend(list)
+  local all = {}
+  for i, stage in ipairs(attend.appends or {}) do all[i] = graph.with(stage, {}) end
   all[#all + 1] = attend
-  return graph.edited(list, { attend = all })
+  return graph.edited(list, { [attend] = all })
 end
 
 function M.sections(plan, stage, add)
@@ -59,14 +61,14 @@ function M.emit(K, place, stage)
   local a, c, past, rows = stage.a, stage.c, stage.behind and place[stage.behind] or 0, K.plan.cfg.seq_kv
   local params = { { "x", "in", memory:tensor(place, a) }, { "out", "out", memory:at(place, c.name):at(past * c.row) } }
   if c.scales then params[3] = { "scales", "out", memory:at(place, c.scales):at(past) } end
-  local all, bounds = graph.in_block(plan, stage), project.bounds_of(K, place, stage)
+  local all, bounds = graph.in_block(plan, stage), rows_of.bounds_of(K, place, stage)
   local text = ("Keeps the %s of %d head%s."):format(stage.of, all, all > 1 and "s" or "")
-  K:part("append_" .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+  K:part("append_" .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
     local heads, columns = all, stage.cols
-    if a.head == columns and not c.scales then heads, columns = 1, heads * columns end
+    if layouts.side_by_side(a, columns) and not c.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
       K:each("row", p.bounds.stop or stage.rows, function(row)
-        local x, out = p.x:at(head * a.head + row * a.row), p.out:at(head * columns + row * c.row)
+        local x, out = p.x:at(layouts.at(a, row, head)), p.out:at(head * columns + row * c.row)
         if c.scales then
           return t:scope(function() quantize(K, x, out, p.scales:at(head * rows + row), columns) end)
         end

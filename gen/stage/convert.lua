@@ -22,7 +22,9 @@
 local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
-local project = require "stage.project"
+local layouts = require "graph.layout"
+local paired = require "rewrite.paired"
+local rows_of = require "stage.rows"
 local quantize = require "emit.quantize"
 local score = require "score.init"
 local tiles = require "schedule.tiles"
@@ -32,7 +34,7 @@ local widened = require "stage.widened"
 
 local M = {}
 
--- Adds a section for rows of words (tiles.lay).
+-- Adds a section for rows of words (graph/layout.lua).
 local function add_words(add, where, to, doc, scheme)
   add(where, { name = to.name, doc = doc, cols = to.row, count = to.count, type = scheme.held })
 end
@@ -41,7 +43,7 @@ end
 
 local ROWS = 64 -- of a task
 
--- The parts, { input, size, count, at, first } each, and what is left as one more.
+-- The parts, { input, size, count, at, first } each, what is left as one more; and their number.
 local function split(stage)
   local tasks, parts = 0, {}
   for _, input in ipairs(stage.inputs) do
@@ -54,25 +56,16 @@ local function split(stage)
     add(ROWS, input.rows // ROWS, 0)
     add(rest, 1, input.rows - rest)
   end
-  stage.parts, stage.tasks = parts, tasks
+  return parts, tasks
 end
 
--- row: phase, title, each = what is done with a number; words(plan, input), of a row, where rows become words; held,
--- where numbers are as operands; emit.
+-- row: phase, title, each = what is done with a number; held, where numbers are as operands; emit.
 local function of_inputs(row)
   local kind = { phase = row.phase, title = row.title, emit = row.emit }
-  function kind.plan(plan, stage)
-    for _, input in ipairs(row.words and stage.inputs or {}) do
-      tiles.lay(input.to, plan.scheme, input.rows, row.words(plan, input))
-      if input.to.scales then input.to.scaled_rows = input.rows end
-    end
-    split(stage)
-    return 0
-  end
   function kind.sections(plan, stage, add)
     for _, input in ipairs(stage.inputs) do
       local to = input.to
-      if row.words then
+      if to.words then
         add_words(add, "entry", to, row.title, plan.scheme)
       else
         add("entry", { name = to.name, doc = row.title, cols = input.cols, count = input.rows * input.cols,
@@ -84,7 +77,10 @@ local function of_inputs(row)
       end
     end
   end
-  function kind.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+  function kind.axes(_, stage)
+    local parts, tasks = split(stage)
+    return { { var = "part", items = parts, total = tasks } }
+  end
   function kind.cycles(plan, stage)
     local sum = 0.0
     for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
@@ -114,25 +110,21 @@ end
 -- Where a part of an input begins, and what becomes of it.
 local function ends_of(K, place, part, i)
   local input, first = part.input, i * part.size + part.at
-  return place[input.name]:at(first * input.cols), K.plan.memory:at(place, input.to.name):at(first * input.to.row),
-    first
-end
-
-local function words_of_pairs(plan, input)
-  return tiles.round_up(input.cols, plan.isa.lanes) // plan.scheme.group
+  local to = K.plan.memory:at(place, input.to.name)
+  return place[input.name]:at(first * input.cols), to:at(layouts.at(input.to, first)), first
 end
 
 M.narrow = of_inputs {
-  phase = "narrow", title = "inputs in pairs", each = 2.0, words = words_of_pairs,
+  phase = "narrow", title = "inputs in pairs", each = 2.0,
   emit = function(K, place, _, part, i)
     local t, isa, input, scheme = K.t, K.plan.isa, part.input, K.plan.scheme
     local interleave, to = ways.interleave(scheme), part.input.to
     local x, pairs = ends_of(K, place, part, i)
-    K:part(tiles.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
+    K:part(layouts.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
       part.size, input.cols), { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
       local function row(r, first)
         local function store(word, numbers)
-          t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + tiles.word_at(to, word)), numbers)
+          t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + layouts.word_at(to, word)), numbers)
         end
         K:vectors("block", input.cols, function(at, used)
           t:scope(function()
@@ -140,7 +132,7 @@ M.narrow = of_inputs {
               t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used))
           end)
         end)
-        for word = words_of_pairs(K.plan, input), to.words - 1, isa.lanes // scheme.group do
+        for word = paired.words_of_row(K.plan, input.cols), to.words - 1, isa.lanes // scheme.group do
           t:scope(function() store(word, t:op("zero", isa.full, "zero")) end)
         end
       end
@@ -165,7 +157,6 @@ M.widen = of_inputs {
 -- A number is read twice, and multiplied.
 M.quantize = of_inputs {
   phase = "quantize", title = "inputs in int8", each = 3.0,
-  words = function(plan, input) return tiles.round_up(tiles.words(plan.scheme, input.cols), plan.isa.lanes) end,
   emit = function(K, place, _, part, i)
     local input = part.input
     local x, words, first = ends_of(K, place, part, i)
@@ -198,7 +189,7 @@ M.quantize_context = of_groups {
   phase = "quantize_context", title = "context in int8", each = 3.0,
   numbers = function(_, stage) return stage.rows end,
   sections = function(plan, stage, add)
-    local to, of_scales = stage.to, "scales of the context of queries"
+    local to, of_scales = stage.c, "scales of the context of queries"
     local rows = quantize.scales_of_row(plan.scheme, tiles.words(plan.scheme, stage.rows))
     if to.at == "rows" then
       add_words(add, "entry", to, "context in int8", plan.scheme)
@@ -209,10 +200,11 @@ M.quantize_context = of_groups {
     add("lanes", { name = to.scales, doc = of_scales, rows = rows })
   end,
   emit = function(K, place, stage, group, i)
-    local to, memory, first = stage.to, K.plan.memory, i * group.used + group.q0
+    local to, memory, first = stage.c, K.plan.memory, i * group.used + group.q0
     if to.at == "rows" then
       return quantize.rows(K, { rows = group.used, cols = stage.rows, to = to,
-        x = memory:tensor(place, stage.a):at(first * stage.a.row), words = memory:tensor(place, to):at(first * to.row),
+        x = memory:tensor(place, stage.a):at(layouts.at(stage.a, first)),
+        words = memory:tensor(place, to):at(layouts.at(to, first)),
         scales = memory:at(place, to.scales):at(first), all = K.plan.cfg.seq })
     end
     local function of_group(name) return memory:of_group(place, name, group, i) end
@@ -223,12 +215,12 @@ M.quantize_context = of_groups {
 M.context_rows = of_groups {
   phase = "context_rows", title = "context in rows", each = TRANSPOSED,
   numbers = function(_, stage) return stage.words end,
-  sections = function(plan, stage, add) add_words(add, "entry", stage.to, "context in rows", plan.scheme) end,
+  sections = function(plan, stage, add) add_words(add, "entry", stage.c, "context in rows", plan.scheme) end,
   emit = function(K, place, stage, group, i)
-    local to, memory = stage.to, K.plan.memory
+    local to, memory = stage.c, K.plan.memory
     local first = i * group.used + group.q0
     transpose.rows(K, "context_rows", group, memory:of_group(place, stage.a.name, group, i),
-      { p = memory:tensor(place, to):at(first * to.row), row = to.row, columns = stage.words, words = to,
+      { p = memory:tensor(place, to):at(layouts.at(to, first)), row = to.row, columns = stage.words, words = to,
         filled = true })
   end }
 
@@ -284,7 +276,7 @@ local function words_of_row(K, stage, from, to)
 end
 
 M.key_rows = {
-  phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once,
+  phase = "key_rows", title = "rows of K", per = "heads", axes = rows_of.at_once,
   sections = function(plan, stage, add)
     local to = stage.c
     local rows = graph.in_block(plan, stage) * (to.head // to.row) + tiles.rows_behind(plan.attend_scheme)
@@ -296,15 +288,15 @@ M.key_rows = {
     local bounds, heads = score.keys_seen(plan.scores, place), graph.in_block(plan, stage)
     local rows, make = plan.kv_rows, copy_words
     if stage.ragged then rows, make = plan.cfg.seq_kv, words_of_row end
-    local params = { { "k", "in", project.operands(K, place, from) },
+    local params = { { "k", "in", rows_of.operands(K, place, from) },
                      { "rows", "out", plan.memory:at(place, to.name) } }
     K:part("fill_rows", ("Rows of K of %d head%s, zeros behind their words."):format(heads, heads > 1 and "s" or ""),
-      params, project.bounded(K, bounds, params, function(p)
+      params, rows_of.bounded(K, bounds, params, function(p)
       K:each("head", heads, function(head)
         local first = p.bounds.first or 0
         K:each("row", (p.bounds.stop or rows) - first, function(i)
           local row = i + first
-          make(K, stage, p.k:at(head * from.head + row * from.row), p.rows:at(head * to.head + row * to.row))
+          make(K, stage, p.k:at(layouts.at(from, row, head)), p.rows:at(layouts.at(to, row, head)))
         end)
       end)
     end))
@@ -317,12 +309,12 @@ M.key_rows = {
 local function value_block(K, place, stage, size, first)
   local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
   local ld, row = stage.a.row, stage.c.row
-  local params = { { "v", "in", project.operands(K, place, stage.a):at(first * ld) },
+  local params = { { "v", "in", rows_of.operands(K, place, stage.a):at(first * ld) },
                    { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.k_stride) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
   if bounds.stop then params[3] = { "key", "int", first * plan.attend_scheme.group } end
   K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,
-    project.bounded(K, bounds, params, function(p)
+    rows_of.bounded(K, bounds, params, function(p)
     local function block(at, used)
       t:scope(function()
         local list = {}

@@ -6,9 +6,10 @@ local choices = require "base.choices"
 local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local layouts = require "graph.layout"
 local conversions = require "rewrite.conversions"
 local paired = require "rewrite.paired"
-local project = require "stage.project"
+local rows_of = require "stage.rows"
 local score = require "score.init"
 local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
@@ -16,7 +17,7 @@ local qk_of = require "graph.qk"
 local emit_qk = require "emit.qk"
 local widening = require "emit.widening"
 
-local M = { phase = project.phase, title = project.title, per = project.per, axes = project.at_once }
+local M = { phase = rows_of.phase, title = rows_of.title, per = rows_of.per, axes = rows_of.at_once }
 
 -- Of groups of queries by the rows of a head, from which on a copy takes less time (measured, Zen 5).
 local PASSES = 4
@@ -33,9 +34,9 @@ end
 
 -- The list with copies where they are needed, for groups that are planned.
 function M.rewrite(plan, list)
-  local rows, spilling = plan.cfg.seq_kv, false
+  local rows, spilling, read = plan.cfg.seq_kv, false, {}
   for _, group in ipairs(plan.groups) do spilling = spilling or rows % group.key_rows > 0 end
-  local attend, before = graph.find(list, "attend"), {}
+  local attend, before = graph.attend(list), {}
   for _, name in ipairs { "keys", "values" } do
     local input, cached = attend[name], attend[name].at == "cache"
     local of = { heads = input.heads or plan.cfg.h_kv }
@@ -51,25 +52,26 @@ function M.rewrite(plan, list)
       local copy = tensors.workspace(cached and "copied_" .. name or name, {
         head = width, row = row, operand = name,
         held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
-      if in_pairs then paired.mark_copy(plan, name, copy) end
+      if in_pairs then copy = paired.in_pairs(plan, copy, { in_place = true }) end
       before[#before + 1] = graph.moving { name = copy.name, of = name, kind = "copy",
                                            phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
                                            cols = width, heads = of.heads, qk = qk }
-      attend = graph.with(attend, { [name] = copy })
+      read[name] = copy
     end
   end
-  before[#before + 1] = attend
-  return graph.edited(list, { attend = before })
+  before[#before + 1] = graph.with(attend, read)
+  return graph.edited(list, { [attend] = before })
 end
 
--- What tiles have the rows of, as project.plan tells it of a product.
+-- Rows of what it makes, as a product has them.
 function M.plan(plan, stage)
-  if not stage.c.exact then stage.c.row = tiles.round_up(graph.in_block(plan, stage) * stage.cols, plan.isa.lanes) end
-  return 0
+  if stage.c.exact then return 0 end
+  local row = tiles.round_up(graph.in_block(plan, stage) * stage.cols, plan.isa.lanes)
+  return 0, { c = tensors.with(stage.c, { row = row }) }
 end
 
 function M.sections(plan, stage, add)
-  project.result_section(plan, stage, add)
+  rows_of.result_section(plan, stage, add)
   if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
 end
 
@@ -88,34 +90,34 @@ function M.emit(K, place, stage)
   local input, copy, kept = stage.a, stage.c, stage.c.at == "cache"
   local past = stage.behind and place[stage.behind]
   local params = { { "x", "in", memory:tensor(place, input) },
-                   { "out", "out", memory:at(place, stage.name):at(project.rows_before(stage, past) * copy.row) } }
+                   { "out", "out", memory:at(place, stage.name):at(rows_of.rows_before(stage, past) * copy.row) } }
   if past then params[#params + 1] = { "past", "int", past } end
   local all = graph.in_block(plan, stage)
   local text = ("%s the %s of %d head%s."):format(kept and "Appends" or "Copies", stage.of, all, all > 1 and "s" or "")
   if input.scales then params[#params + 1] = { "scales", "in", memory:at(place, input.scales) } end
-  local bounds = (kept or copy.staged) and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
+  local bounds = (kept or copy.staged) and rows_of.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
   local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)
   local verb = kept and "append_" or copy.staged and "take_" or "copy_"
-  K:part(verb .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+  K:part(verb .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
     -- Heads that lie side by side are one.
     local heads, columns = all, stage.cols
-    if input.head == columns and not input.scales then heads, columns = 1, heads * columns end
+    if layouts.side_by_side(input, columns) and not input.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
       local first = p.bounds.first or 0
       if copy.pairs == "rows" then first = expr.div(first, 2) * 2 end -- a whole pair
       K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
         local row = i + first
-        local x, out = p.x:at(head * input.head + row * input.row), p.out:at(head * columns + row * copy.row)
+        local x, out = p.x:at(layouts.at(input, row, head)), p.out:at(head * columns + row * copy.row)
         if_there(K, stage, bounds, row, function()
           K:covered(columns, function(v, at)
             t:write(v.w, out:at(at), widening.value(K, input, v, "given", x:at(at),
               p.scales and p.scales:at(head * plan.cfg.seq_kv + row)), v.used)
           end)
-        end, function() project.clear_row(K, p.out, row) end)
+        end, function() rows_of.clear_row(K, p.out, row) end)
       end)
     end)
-    project.finish(K, stage, p)
+    rows_of.finish(K, stage, p)
   end))
 end
 

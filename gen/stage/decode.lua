@@ -3,9 +3,11 @@
 
 local attention = require "stage.attention"
 local decode = require "emit.decode"
+local layouts = require "graph.layout"
 local mask = require "emit.mask"
 local rounding = require "emit.rounding"
 local score = require "score.init"
+local steps = require "schedule.decode"
 local transpose = require "emit.transpose"
 local wording = require "base.wording"
 
@@ -93,10 +95,10 @@ local function one_query(own, queries, kv, r, reads)
   local k, v = own:of_keys(kv)
   write_biases(own, kv, r)
   decode.heads(K, {
-    q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head, k = k, v = v,
+    q = queries.p:at(layouts.at(queries, r, kv * share)), q_head = queries.head, k = k, v = v,
     k_scales = own:scales_of("k_scales", kv), v_scales = own:scales_of("v_scales", kv),
     p = own:scratch "p", sums = own:scratch "sums", o = own:scratch "o_sums",
-    out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
+    out = { p = p.y:at(layouts.at(context, r, kv * share)), head = context.head },
     reads = score.of_query(reads, own.seen.query + r),
     probs = p.probs and p.probs:at(kv * (share * cfg.seq * cfg.seq_kv) + r * cfg.seq_kv),
     words = attend.step.words and words_of(own),
@@ -124,6 +126,8 @@ function M.emit(K, place, stage, group, i)
 end
 
 -- ---- the plan ----
+
+function M.plan(plan, stage) return 0, { step = steps.planned(plan, stage) } end
 
 -- Of a task: queries in lanes and as rows, weights, their sums, those of the context; and what a mask takes.
 function M.sections(plan, stage, add)

@@ -1,6 +1,7 @@
--- The kinds of stages, a file or a row of convert.lua each, which has all about it:
+-- The kinds of stages, a file or a row of convert.lua each, which has all about it; products have it for each nest of
+-- their loops:
 --
---   plan(plan, stage)          fills in the tiles; returns their cost
+--   plan(plan, stage)          the cost of its tiles, and the fields that these are
 --   stays_near(plan, stage)    whether several heads may be projected together; missing: they may
 --   tell(plan, stage)          adds its reasons to those of the plan
 --   sections(plan, stage, add) what memory it needs (schedule/memory.lua)
@@ -24,7 +25,10 @@ local added = {}
 -- Adds a kind that is no file of this folder.
 function M.add(name, kind) added[name] = kind end
 
-function M.of(stage) return added[stage.kind] or convert[stage.kind] or require("stage." .. stage.kind) end
+function M.of(stage)
+  local kind = added[stage.kind] or convert[stage.kind] or require("stage." .. stage.kind)
+  return kind[stage.nest] or kind
+end
 
 -- What a stage's kind says by the function `name`; `default` if it has none.
 function M.ask(name, default, plan, stage, ...)

@@ -1,11 +1,17 @@
 -- Pairs of weights in small integers, as products take them: each integer is multiplied by its scale, and rounded. A
 -- panel of a product is a task.
 --
--- It returns a function of row = { phase, title, per, space }, which makes a kind of stage. Its stages name in `of` the
--- one whose weights they make.
+-- It returns a function of row = { phase, title, per, space }, which makes a kind of stage.
 
 local product_of = require "emit.product"
 local tiles = require "schedule.tiles"
+
+-- The product that reads the weights of such a stage.
+local function reader(plan, stage)
+  for _, other in ipairs(plan.stages) do
+    if other.wide == stage.name then return other end
+  end
+end
 
 -- ---- the work ----
 
@@ -62,7 +68,7 @@ local function panel(K, own, p)
 end
 
 local function emit(K, place, stage, panels, j)
-  local of = K.plan.stage[stage.of]
+  local of = reader(K.plan, stage)
   local packed, product = of.packed, of.product
   local function at(name, own)
     return K.plan.memory:at(place, name):at(tiles.panel_at(own, panels, j))
@@ -81,14 +87,14 @@ return function(row)
   local kind = { phase = row.phase, title = row.title, per = row.per, emit = emit }
   function kind.cycles(plan, stage)
     local blocks = row.per == "heads" and plan.head_blocks or 1
-    return EACH * plan.scheme.group * blocks * plan.stage[stage.of].product.floats / plan.per_cycle
+    return EACH * plan.scheme.group * blocks * reader(plan, stage).product.floats / plan.per_cycle
   end
   function kind.sections(plan, stage, add)
-    local product = plan.stage[stage.of].product
+    local product = reader(plan, stage).product
     add(row.space, { name = stage.name, doc = row.title, count = product.floats, type = product.scheme.packed })
   end
   function kind.axes(plan, stage)
-    local product = plan.stage[stage.of].product
+    local product = reader(plan, stage).product
     return { { var = "panel", items = product.panel_runs, total = product.panels } }
   end
   return kind

@@ -177,6 +177,20 @@ def test_tensors_are_made_in_one_file():
     wall([rf"\b(?:made\(.*, |at = )\"{place}\"" for place in places], [GEN / "graph/tensor.lua"], others)
 
 
+def test_stages_and_tensors_are_values():
+    """Rewrites and planning make other ones of them. What walks them adds how to the stages that a plan is made of."""
+    written = r"(?<![\w.])(?:stage|attend|tensor|group|copy|step|input|output|c|to)(?:\.\w+)+ = "
+    others = [path for path in lua("graph", "rewrite", "stage", "plan", "schedule") if path != GEN / "plan/init.lua"]
+    assert re.search(written, "stage.c.row = 1") and len(others) > 40 and not hits(written, others)
+
+
+def test_stages_are_found_by_tensors():
+    """From those of attention on; what lists the stages of a plan in words has their names."""
+    by_name = r"\bplan\.stage\b"
+    named = [GEN / name for name in ("plan/init.lua", "kernel/ladder.lua", "kernel/describe.lua")]
+    wall([by_name], named, [path for path in GEN.rglob("*.lua") if path not in named])
+
+
 def test_plans_and_configs_are_values():
     """Their makers alone write into them; tests/unit/unit_frozen.lua sees that recording does not."""
     written = r"(?m)^\s*(?:{})(?:\.\w+)+(?:, [\w.]+)* = "

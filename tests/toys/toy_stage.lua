@@ -13,12 +13,12 @@ M.option = { key = "residual", kind = "flag", default = false, name = "_residual
                           { key = "project", lacks = "q", why = "where rows of Q are no rows of X" } },
              doc = "adds X to Y" }
 
-function M.applies(plan, list) return plan.cfg.residual and graph.find(list, "output") end
+function M.applies(plan, list) return plan.cfg.residual and graph.output(list) end
 
 function M.rewrite(_, list)
-  local output = graph.find(list, "output")
+  local output = graph.output(list)
   local stage = graph.moving { name = "residual", cols = output.cols }
-  return graph.edited(list, { output = { output, stage } })
+  return graph.edited(list, { [output] = { output, stage } })
 end
 
 function M.axes(plan) return { groups.axis(plan) } end

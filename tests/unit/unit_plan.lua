@@ -137,7 +137,7 @@ return function(check)
     local plan = plan_of.build(config.load(nil, split(case[1] .. " isa=avx512")))
     local told = false
     for _, row in ipairs(plan.why) do told = told or row.choice:find "^one product of all" ~= nil end
-    check((plan.stage.values.joint ~= nil) == case[2] and told == case[2], case[1] .. ": not the products wanted")
+    check((plan.stage.values.nest == "columns") == case[2] and told == case[2], case[1] .. ": not the products wanted")
   end
 
   -- Tiles are by the facts of a core: what half a vector takes, how many rows a set of the cache holds, what comes from

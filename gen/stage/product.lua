@@ -1,0 +1,281 @@
+-- Products with weights, C = A B + bias: one kind, whose loops are nested in one of these ways (`nest` of a stage).
+--
+--   nest      lanes     loops of a run or its tasks            inside of them
+--   rows      columns   blocks of heads, parts of the rows     tiles of rows and panels, as caches like them
+--   tiles     columns   blocks of heads, tiles of rows         panels. Several projections of the same rows are one
+--                                                              product, [Wq Wk Wv] (rewrite/joint.lua)
+--   columns   columns   none: some columns of such a product   how these are packed
+--   groups    columns   blocks of groups of queries, panels    tiles of rows (stage/product_groups.lua)
+--   lanes     queries   none: attention records it             tiles; for all heads of a block or for each
+--
+-- How a tile ends is data: its bias, and what the layout of C says (stored, in graph/layout.lua).
+
+local choices = require "base.choices"
+local emit_qk = require "emit.qk"
+local expr = require "base.expr"
+local fetch = require "schedule.fetch"
+local graph = require "graph.init"
+local layouts = require "graph.layout"
+local packed = require "stage.product_packed"
+local product_of = require "emit.product"
+local qk_of = require "graph.qk"
+local rows_of = require "stage.rows"
+local score = require "score.init"
+local tensors = require "graph.tensor"
+local tiles = require "schedule.tiles"
+local ways = require "way.init"
+local wording = require "base.wording"
+
+local M = { groups = require "stage.product_groups" }
+
+-- ---- the plan of rows ----
+
+local KEYS = { rows = "kv_rows", vectors = "kv_vectors" }
+
+local function plan_rows(plan, stage)
+  local values, ends = stage.c.operand == "values", layouts.stored(stage.c, plan.attend_scheme)
+  local weights, stored = plan.weights, plan.stored
+  if values then weights, stored = plan.value_weights, plan.stored_values end
+  local product, cost = tiles.columns(weights, KEYS,
+    { { rows = stage.rows, count = 1, even = ends.down > 1 or ways.interleave(plan.scheme) > 1,
+        twice = ways.of(plan.scheme).twice } },
+    stage.columns or graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps),
+      order = "rows", rounded = ends.round or ends.pairs })
+  local c = not stage.c.exact and tensors.with(stage.c, { row = product.ld // ends.across })
+  return cost, { product = product, c = c or nil,
+                 packed = plan.widens and tiles.packed(product, stored.scheme, stage.steps) or product }
+end
+
+local function row_sections(plan, stage, add)
+  packed.sections(stage, "head", "weights", add)
+  if stage.parts then
+    return add("projected", { name = stage.name, doc = "rows of Q, K and V", cols = stage.product.ld,
+                              count = plan.kv_rows * stage.product.ld })
+  end
+  rows_of.result_section(plan, stage, add)
+  if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
+end
+
+local function row_statements(count, plan, stage)
+  count:columns(stage.product, stage.product.runs[1], plan.head_blocks)
+end
+
+-- ---- rows: all panels of a block of heads ----
+
+-- build(first, some) for `count` tiles of a run from number `from` on: one at a time, or a few.
+local function each_part(K, run, from, count, few, build)
+  if not few then return K:each("tile", count, function(i) build(from + i, 1) end) end
+  if run.count <= few then return build(from, count) end
+  K:each("part", expr.ceil_div(count, few), function(i)
+    build(from + i * few, K.t:int("some", expr.min(few, count - i * few), { 1, few }))
+  end)
+end
+
+-- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where tiles fetch
+-- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
+local function record_rows(K, stage, p, runs)
+  local product, a, c, ends = stage.product, stage.a, stage.c, layouts.stored(stage.c, K.plan.attend_scheme)
+  local fetched, before = (not stage.parts or K.plan.fetch == "ahead") and fetch.of(K.plan, product), {}
+  local number = p.number or 0
+  for _, run in ipairs(runs) do before[run], number = number, number + run.count end
+  local function tiles_of(run, from, count, panels, j, panel)
+    local column = j * panels.width + panels.at
+    local function row_of(i) return (i + from) * run.size + run.at end
+    product_of.each_tile(K, product, panels, run.size, count, {
+      label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column), w = p.w:at(panel), a = a,
+      row = a.row, k_stride = a.k_stride or 1, all = a.scaled_rows,
+      x = function(i) return p.x:at(layouts.at(a, row_of(i))) end,
+      scales = function(i) return p.row_scales and p.row_scales:at(row_of(i)) end,
+      next = function(i) return fetched and fetch.of_tile(fetched, panels, p.w, panel, i + from + before[run]) end,
+      c = function(i)
+        local word = expr.share(run.size % ends.down == 0 and row_of(i) or run.at, ends.down) -- a last odd row is alone
+        return { p = p.out:at(word * c.row + expr.share(column, ends.across)), row = c.row, exact = ends.exact,
+                 round = ends.round, pairs = ends.pairs, scale = ends.scale }
+      end,
+    })
+  end
+  local pass = not (a.tile_words or stage.parts) and not fetch.stay(K.plan, product) -- and so cross to no other product
+  local panels_first = pass or fetched and not fetched.crosses
+  if pass then
+    choices.add(K.t.why, "panels_pass")
+  elseif not panels_first then
+    choices.add(K.t.why, a.tile_words and "panels_outside" or "project_order")
+  end
+  local spans = {}
+  for i, run in ipairs(runs) do spans[i] = { rows_of.span(K, run, p.bounds) } end
+  local few = not panels_first and a.tile_words and tiles.keeps_sums(product) and tiles.TOGETHER
+  if a.tile_words and not few or panels_first then
+    return product_of.each_panel(K, product, function(panels, j, panel)
+      for i, run in ipairs(runs) do tiles_of(run, spans[i][1], spans[i][2], panels, j, panel) end
+    end)
+  end
+  for i, run in ipairs(runs) do
+    each_part(K, run, spans[i][1], spans[i][2], few, function(first, some)
+      product_of.each_panel(K, product, function(panels, j, panel) tiles_of(run, first, some, panels, j, panel) end)
+    end)
+  end
+end
+
+-- The function that projects a block of heads, whose tiles are those of `runs`. part: { row, rows, number } of X and of
+-- its tiles, if it is not all of them.
+local function rows_function(K, place, stage, runs, part)
+  local plan, memory, row = K.plan, K.plan.memory, part and part.row or 0
+  local past, bounds = stage.behind and place[stage.behind], rows_of.bounds_of(K, place, stage)
+  local before = expr.share(row, layouts.stored(stage.c, plan.attend_scheme).down)
+  local to = layouts.at(stage.c, rows_of.rows_before(stage, past) + before)
+  local params = { { "x", "in", memory:tensor(place, stage.a):at(layouts.at(stage.a, row)) },
+                   { "w", "in", memory:at(place, stage.wide or stage.weights.section) },
+                   { "out", "out", memory:at(place, stage.name):at(to) } }
+  local function add(there, ...) params[#params + 1] = there and { ... } or nil end
+  add(stage.bias, "bias", "in", stage.bias and memory:at(place, stage.bias.section))
+  add(stage.a.scales, "row_scales", "in", stage.a.scales and memory:at(place, stage.a.scales):at(row))
+  add(past, "past", "int", past)
+  local bounded = rows_of.bounded(K, bounds, params, function(p) record_rows(K, stage, p, runs) end)
+  local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
+  table.move(turns, 1, #turns, #params + 1, params)
+  add(part and part.number, "number", "int", part and part.number)
+  local heads, of_all = graph.in_block(plan, stage), stage.parts and stage.name:upper():gsub(".", ", %0"):sub(3)
+  K.role = not of_all and stage.name or nil
+  K:part("project_" .. stage.name .. (part and "_" .. part.rows or ""),
+    of_all and ("Projects %d rows: the columns of %s."):format(part.rows, of_all)
+    or ("Projects %s of %d head%s%s."):format(stage.name, heads, heads > 1 and "s" or "",
+      part and (" for %d rows"):format(part.rows) or ""), params, function(p)
+    bounded(p)
+    rows_of.finish(K, stage, p)
+  end)
+  K.role = nil
+end
+
+-- Whether tiles of rows are taken a few at a time, by the weights of keys, values and queries in turn: rows of X that
+-- the second-level cache does not keep, where nothing says how many are asked for, or is done behind the last one.
+local function in_parts(plan, stage)
+  local product, c, run = stage.product, stage.c, stage.product.runs[1][1]
+  local margin = c.operand == "values" and not c.staged and plan.kv_rows > plan.cfg.seq_kv
+  return tiles.keeps_sums(product) and #product.runs[1] == 1 and run.count > tiles.TOGETHER
+    and not (stage.qk or stage.behind or stage.fill or c.in_place or margin or score.reads_lengths(plan.scores))
+    and product.scheme.b.bytes * product.steps * stage.rows > plan.cpu.cached
+end
+
+M.rows = {
+  phase = rows_of.phase, title = rows_of.title, per = rows_of.per,
+  plan = plan_rows, sections = row_sections, statements = row_statements, fills = packed.rows,
+  axes = function(plan, stage)
+    if not in_parts(plan, stage) then return rows_of.at_once() end
+    local few, run, count = tiles.TOGETHER, stage.product.runs[1][1], tiles.count(stage.product)
+    local items = { { first = 0, count = count // few, tiles = few } }
+    if count % few > 0 then items[2] = { first = count // few, count = 1, tiles = count % few } end
+    return { { var = "part", items = items, total = tiles.ceil_div(count, few),
+               along = ("%s %dx%d"):format(stage.a.name, count, run.size) } }
+  end,
+  emit = function(K, place, stage, item, i)
+    if not item.tiles then return rows_function(K, place, stage, stage.product.runs[1]) end
+    local size, number = stage.product.runs[1][1].size, (item.first + i) * tiles.TOGETHER
+    choices.add(K.t.why, "parts")
+    rows_function(K, place, stage, { { size = size, count = item.tiles, at = 0 } },
+      { row = number * size, rows = item.tiles * size, number = number })
+  end,
+  describe = function(plan, stage)
+    return { { stage.name, ("%s; %d of %d heads together"):format(wording.product(stage.product),
+      graph.in_block(plan, stage), stage.heads) } }
+  end,
+}
+
+-- ---- tiles: a product of several projections ----
+
+M.tiles = {
+  phase = rows_of.phase, title = rows_of.title, per = rows_of.per,
+  plan = plan_rows, sections = row_sections, statements = row_statements,
+  fills = function() end, -- those of its parts
+  -- Whether its weights stay in the second-level cache, or meet no second tile of rows.
+  stays_near = function(plan, stage) return fetch.stay(plan, stage.product) or tiles.count(stage.product) == 1 end,
+  -- Tiles of rows, of which a task has several; and the rows of V that a tile of keys may touch behind the last one, if
+  -- there are any.
+  axes = function(plan, stage)
+    local items, total = {}, 0
+    for _, run in ipairs(stage.product.runs[1]) do
+      items[#items + 1] = { size = run.size, at = run.at, count = run.count, first = total }
+      total = total + run.count
+    end
+    local grain = tiles.ceil_div(total, plan.tasks_wanted)
+    if plan.kv_rows > plan.cfg.seq_kv then
+      items[#items + 1] = { margin = true, count = 1, first = total }
+      total = total + 1
+    end
+    return { { var = "tile", items = items, total = total, grain = grain } }
+  end,
+  emit = function(K, place, stage, run, i)
+    if run.margin then
+      local params = { { "values", "out", K.plan.memory:at(place, "values") } }
+      return K:part("clear_values", "Zeros in the rows of V behind the last key.", params,
+        function(p) rows_of.clear_values(K, p.values, {}) end)
+    end
+    choices.add(K.t.why, "project_order")
+    rows_function(K, place, stage, { { size = run.size, count = 1, at = 0 } },
+      { row = i * run.size + run.at, rows = run.size })
+  end,
+}
+
+-- ---- columns: one of these projections ----
+
+-- The product that makes it: of all.
+local function whole_of(plan, stage)
+  for _, other in ipairs(plan.stages) do
+    if other.parts and other.name == stage.c.within then return other end
+  end
+end
+
+M.columns = {
+  -- Its rows are those of all.
+  plan = function(plan, stage) return 0, { c = tensors.with(stage.c, { row = whole_of(plan, stage).product.ld }) } end,
+  sections = function(_, stage, add)
+    add("projected", { name = stage.name, within = stage.c.within, column = stage.c.column })
+  end,
+  fills = function(pack, stage) packed.columns(pack, stage, whole_of(pack.plan, stage)) end,
+  -- The last one tells of the tiles of all.
+  describe = function(plan, stage)
+    local whole, first = whole_of(plan, stage), stage.c.column
+    local last = whole.parts[#whole.parts].name == stage.name
+    return { { stage.name, ("columns %d..%d of one product; %d of %d heads together"):format(first,
+      first + stage.c.columns - 1, graph.in_block(plan, stage), stage.heads) },
+      last and { "", "its " .. wording.product(whole.product) } or nil }
+  end,
+}
+
+-- ---- lanes: applied to a group of queries ----
+
+-- The sizes for a block of heads, those of the first group: it has the most vectors, so what fits there fits all.
+local function in_lanes(plan, stage) return plan.groups[1].products[stage.name] end
+
+-- How many matrices are packed for a block of heads: they may share one.
+local function matrices(plan, stage) return stage.per == "head" and graph.in_block(plan, stage.weights) or 1 end
+
+M.lanes = {
+  sections = function(plan, stage, add)
+    local product = in_lanes(plan, stage)
+    local size = matrices(plan, stage) * product.rows
+    add("head", { name = stage.weights.section, doc = "weights", count = size * product.steps,
+                  type = plan.scheme.packed })
+    if stage.bias then add("head", { name = stage.bias.section, doc = "bias", count = size }) end
+  end,
+  statements = function(count, plan, stage)
+    local product, heads = in_lanes(plan, stage), stage.per == "head" and plan.hb or 1
+    for _, group in ipairs(plan.groups) do
+      for _, run in ipairs(product.runs) do
+        count:tiles(group.count * plan.head_blocks * heads * run.count, run.size, #group.vecs, product.steps)
+      end
+    end
+  end,
+  fills = function(pack, stage) packed.lanes(pack, stage, in_lanes(pack.plan, stage), matrices(pack.plan, stage)) end,
+}
+
+-- One head of a block, or all of them. at: group; packed, where the weights of the block begin; head = number of its
+-- matrix; the matrices b and c of the group.
+function M.apply(K, stage, at)
+  local plan, product = K.plan, in_lanes(K.plan, stage)
+  local function from(matrix, size) return plan.memory:from(at.packed, matrix.section):at(at.head * size) end
+  K:of(stage.name, product_of.rows, product, at.group, {
+    label = stage.name, weights = from(stage.weights, product.rows * product.steps), b = at.b,
+    bias = stage.bias and from(stage.bias, product.rows) or nil, c = at.c })
+end
+
+return M

@@ -1,0 +1,175 @@
+-- The nest `groups` of products (stage/product.lua): Y = O Wo + bias, one product over the context of all heads. Panels
+-- of Wo by blocks of groups of queries.
+
+local asked = require "emit.asked"
+local choices = require "base.choices"
+local fetch = require "schedule.fetch"
+local graph = require "graph.init"
+local groups = require "schedule.groups"
+local layouts = require "graph.layout"
+local memory = require "schedule.memory"
+local product_of = require "emit.product"
+local packed = require "stage.product_packed"
+local quantize = require "emit.quantize"
+local tiles = require "schedule.tiles"
+local ways = require "way.init"
+local wording = require "base.wording"
+
+local M = { phase = "output", title = "output", fills = packed.groups }
+
+local KEYS = { rows = "out_rows", vectors = "out_vectors" }
+
+function M.plan(plan, stage)
+  local sets = {}
+  for i, group in ipairs(plan.groups) do
+    sets[i] = { rows = group.used, count = group.count, even = ways.interleave(plan.scheme) > 1 }
+  end
+  local product, cost = tiles.columns(plan.weights, KEYS, sets, stage.cols,
+    { steps = tiles.words(plan.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
+  -- The second-level cache holds their context, so that each panel of Wo is read from farther away once a block.
+  local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
+  local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))
+  return cost, { product = product, blocks = blocks, block_count = block_count,
+                 packed = plan.widens and tiles.packed(product, plan.stored.scheme, stage.steps) or product }
+end
+
+function M.sections(plan, stage, add)
+  packed.sections(stage, "packed", "Wo", add)
+  if not plan.cfg.q_len then return end
+  local rows = 0
+  for _, runs in ipairs(stage.product.runs) do
+    for _, run in ipairs(runs) do rows = math.max(rows, run.size) end
+  end
+  add("entry", { name = "tail", doc = "a tile of Y", cols = stage.cols, count = rows * stage.cols })
+end
+
+function M.axes(plan, stage)
+  local function queries(part) -- equal blocks have one piece
+    local piece = part.pieces[1]
+    local group = plan.groups[piece.kind]
+    return piece.first * group.used + group.q0, piece.count * group.used
+  end
+  return { { var = "part", items = stage.blocks, total = stage.block_count, queries = queries },
+           { var = "panel", items = stage.product.panel_runs, total = stage.product.panels } }
+end
+
+function M.statements(count, plan, stage)
+  for i, group in ipairs(plan.groups) do count:columns(stage.product, stage.product.runs[i], group.count) end
+end
+
+function M.describe(_, stage) return { { "output", wording.product(stage.product) } } end
+
+-- Whether the scales of a context in int8 lie query by query, not group by group.
+local function scaled_rows(stage) return stage.a.scaled == "rows" end
+
+-- Scales from group to group.
+local function scales_of(own, group)
+  if scaled_rows(own.stage) then return group.used end
+  return group.width * quantize.scales_of_row(own.stage.product.scheme, own.stage.product.steps)
+end
+
+-- The function of a panel as text and parameters: its name, doc and params. own as `emit` has it.
+local function signature(own)
+  local names, queries, params = {}, 0, { { "panel", "in", own.panel }, { "bias", "in", own.bias } }
+  if own.next then params[3] = { "next", "in", own.next } end
+  for i, piece in ipairs(own.pieces) do
+    names[i] = piece.count .. "x" .. piece.group.name
+    queries = queries + piece.count * piece.group.used
+    params[#params + 1] = { "o" .. i, "in", piece.o }
+    if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
+    params[#params + 1] = { "y" .. i, "out", piece.y }
+    if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
+  end
+  if own.tail then params[#params + 1] = { "tail", "out", own.tail } end
+  return ("output_%s_%d"):format(table.concat(names, "_"), own.panels.used),
+    ("%d columns of Y for %d queries, from the context of all heads."):format(own.panels.used, queries), params
+end
+
+-- `count` tiles of a piece from `number` of all on, of which the i-th is at(i): the number of its group and its first
+-- row there, and where it goes.
+local function tiles_of(own, i, run, number, count, at)
+  local K, stage, p, plan = own.K, own.stage, own.p, own.K.plan
+  local product, piece = stage.product, own.pieces[i]
+  local group, in_rows = piece.group, stage.a.at == "rows"
+  local row, k_stride = ways.interleave(plan.scheme), group.width
+  if in_rows then row, k_stride = stage.a.row, stage.a.k_stride or 1 end
+  local tail = select(3, at(0)).type ~= p["y" .. i].type and "tail_" or ""
+  product_of.each_tile(K, product, own.panels, run.size, count, {
+    label = "output_" .. tail .. group.name, alone = true, bias = p.bias,
+    w = p.panel, a = stage.a, row = row, k_stride = k_stride, all = scaled_rows(stage) and plan.cfg.seq or group.width,
+    x = function(n)
+      local g, from = at(n)
+      return p["o" .. i]:at(g * (in_rows and group.used * row or product.steps * group.width)):at(from * row)
+    end,
+    scales = function(n)
+      local g, from = at(n)
+      return piece.scales and p["scales" .. i]:at(g * scales_of(own, group) + from)
+    end,
+    next = function(n)
+      return p.next and fetch.part(plan.fetch, product, p.next, own.panels.width, number + n, own.total)
+    end,
+    c = function(n) return { p = select(3, at(n)), row = stage.cols, exact = true } end,
+  })
+end
+
+-- The rows of piece i.
+local function piece_of(own, i)
+  local K, d, product, piece = own.K, own.stage.cols, own.stage.product, own.pieces[i]
+  local group, runs = piece.group, product.runs[piece.kind]
+  local function y_of(g, row) return own.p["y" .. i]:at(g * (group.used * d)):at(row * d) end
+  if ways.of(product.scheme).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
+    local function at(g) return g, runs[1].at, y_of(g, runs[1].at) end
+    return tiles_of(own, i, runs[1], piece.before, piece.count, at)
+  end
+  K:each("g", piece.count, function(g)
+    local number = g * tiles.count(product, piece.kind) + piece.before
+    for _, run in ipairs(runs) do
+      K:each("tile", run.count, function(j)
+        local row = j * run.size + run.at
+        local function tile(to) tiles_of(own, i, run, number + j, 1, function() return g, row, to end) end
+        local left = piece.asked and own.p["asked" .. i] - g * group.used - row
+        asked.tile(K, { size = run.size, left = left, to = y_of(g, row), tail = own.p.tail, row = d,
+                         vecs = own.panels.vecs, used = own.panels.used }, tile)
+      end)
+      number = number + run.count
+    end
+  end)
+end
+
+-- What a block has of a kind of groups, from number own.first of the kind on: { group, kind, count of equal groups, o,
+-- y, scales, before, the tiles of other pieces }. Where rows are asked for, asked = so many from its first one on.
+local function piece_at(K, place, stage, piece, own)
+  local plan, memory, a = K.plan, K.plan.memory, stage.a
+  local group = plan.groups[piece.kind]
+  local row = own.first * group.used + group.q0
+  local function of_group(name) return memory:of_group(place, name, group, own.first) end
+  return {
+    before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,
+    o = a.at == "rows" and memory:tensor(place, a):at(layouts.at(a, row)) or of_group(a.name),
+    y = place.y:at(row * stage.cols + own.column),
+    scales = a.scales and (scaled_rows(stage) and memory:at(place, a.scales):at(row) or of_group(a.scales)) }
+end
+
+-- The panel of columns j of a block of equal panels, all rows of the i-th of a block of equal blocks of groups.
+function M.emit(K, place, stage, ...)
+  local block, i, panels, j = ...
+  local plan, product, total = K.plan, stage.product, 0
+  choices.add(K.t.why, "output_order")
+  local column, pieces = j * panels.width + panels.at, {}
+  local panel, wo = tiles.panel_at(product, panels, j), plan.memory:at(place, stage.wide or stage.weights.section)
+  for n, piece in ipairs(block.pieces) do
+    local first = i * piece.count + piece.first
+    pieces[n] = piece_at(K, place, stage, piece, { first = first, column = column, before = total })
+    total = total + piece.count * tiles.count(product, piece.kind)
+  end
+  local own = { K = K, stage = stage, pieces = pieces, panels = panels, panel = wo:at(panel), total = total,
+                next = plan.fetch and wo:at((fetch.next(plan.fetch, product, panels, panel, 0))) or nil,
+                bias = plan.memory:at(place, stage.bias.section):at(column),
+                tail = place.rows and plan.memory:at(place, "tail"):at(column) }
+  local name, doc, params = signature(own)
+  K:part(name, doc, params, function(p)
+    for n in ipairs(pieces) do piece_of(graph.with(own, { p = p }), n) end
+  end)
+end
+
+return M

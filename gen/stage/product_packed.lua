@@ -1,0 +1,92 @@
+-- How the weights of products are packed (stage/product.lua), by the nests of their loops.
+
+local graph = require "graph.init"
+local qk_of = require "graph.qk"
+local tiles = require "schedule.tiles"
+
+local M = {}
+
+-- The sections of weights and bias of a product with vectors over columns.
+function M.sections(stage, space, doc, add)
+  local packed = stage.packed
+  add(space, { name = stage.weights.section, doc = doc, count = packed.floats, type = packed.scheme.packed })
+  if stage.bias then add(space, { name = stage.bias.section, doc = "bias", count = stage.product.ld }) end
+end
+
+-- A fill of a block of columns of weights, from number `at` of its own on: so many used of the width of the block.
+local function weights_fill(pack, stage, block, fields)
+  return pack:of_weights(graph.with({ used = block.used, width = block.width, scale = stage.scale,
+                                      terms = { pack.term(stage.weights, block.at) } }, fields))
+end
+
+-- That of a bias.
+local function bias_fill(pack, stage, used, width, rounds)
+  return { to = pack:at(stage.bias.section), steps = 1, used = used, width = width, scale = stage.scale,
+           terms = stage.bias.terms or { pack.term(stage.bias, 0) }, rounds = rounds or {} }
+end
+
+-- Panels of weights: add(matrix, fill), of so many steps; rounds(panels, round), those of a fill.
+local function panels_fills(pack, stage, steps, add, rounds)
+  pack:panels(stage.packed, pack:at(stage.weights.section), function(panels, to, round)
+    add(stage.weights, weights_fill(pack, stage, panels, {
+      to = to, steps = steps, quant = stage.packed.scheme.quant, rounds = rounds(panels, round) }))
+  end)
+end
+
+function M.rows(pack, stage)
+  local function add(...) pack:add_heads(...) end
+  panels_fills(pack, stage, stage.steps, add, function(_, round) return { round } end)
+  if stage.qk then qk_of.key_fills(pack, stage.qk) end
+  local used = stage.bias and graph.in_block(pack.plan, stage.bias) * stage.cols
+  if stage.bias then add(stage.bias, bias_fill(pack, stage, used, stage.packed.ld)) end
+end
+
+-- Those of all heads, whose rows may be of one head after the other.
+function M.groups(pack, stage)
+  local weights, h = stage.weights, pack.plan.cfg.h
+  local function add(matrix, fill) pack:add(matrix.text, fill) end
+  panels_fills(pack, stage, weights.steps, add, function(panels, round)
+    local words = tiles.words(stage.packed.scheme, weights.steps)
+    local heads = weights.along and { count = weights.heads, to = words * panels.width, row = weights.steps }
+      or weights.b and { count = h, to = weights.steps * panels.width, first = weights.inner }
+    return { heads or round, heads and round }
+  end)
+  add(stage.bias, bias_fill(pack, stage, stage.cols, stage.packed.ld))
+end
+
+-- Some columns of the product `whole`, row by row, for others may lie beside them; zeros are there.
+function M.columns(pack, stage, whole)
+  local product, c = whole.product, stage.c
+  -- Those that are among `used` columns from `at` on, in so many rows `row` apart.
+  local function add(matrix, to, steps, row, at, used)
+    local from = math.max(at, c.column)
+    local n = math.min(at + used, c.column + c.columns) - from
+    if n <= 0 then return end
+    pack:add_heads(matrix, { to = to + from - at, steps = 1, used = n, width = n, scale = stage.scale,
+                             terms = { pack.term(matrix, from - c.column) },
+                             rounds = { { count = steps, to = row, row = 1 } } })
+  end
+  for _, panels in ipairs(product.panel_runs) do
+    for j = 0, panels.count - 1 do
+      add(stage.weights, pack:at(whole.weights.section) + tiles.panel_at(product, panels, j), stage.steps, panels.width,
+        panels.at + j * panels.width, panels.used)
+    end
+  end
+  if stage.bias then add(stage.bias, pack:at(whole.bias.section), 1, 0, 0, whole.columns) end
+end
+
+-- Weights as operand A, in tiles as high as those of the product; `count` matrices of a block of heads.
+function M.lanes(pack, stage, product, count)
+  local weights, bias = stage.weights, stage.bias
+  local function rounds(matrix, size, round)
+    return { stage.per == "head" and { count = count, to = size, [matrix.along] = matrix.width } or nil, round }
+  end
+  pack:rows(product, pack:at(weights.section), function(run, to, round)
+    pack:add_heads(weights, weights_fill(pack, stage, { used = run.size, width = run.size, at = run.at }, {
+      to = to, steps = stage.steps, rounds = rounds(weights, product.rows * product.steps, round) }))
+  end)
+  if not bias then return end
+  pack:add_heads(bias, bias_fill(pack, stage, product.rows, product.rows, rounds(bias, product.rows)))
+end
+
+return M
