@@ -418,8 +418,8 @@ typedef struct mhagen_pool mhagen_pool;
 #define MHAGEN_MAX_THREADS 1024
 
 /* Creates a pool of `threads` threads, one of which is the caller of mhagen_run_parallel; it
- * allocates. Zero stands for the whole CPUs that the process may use, by its affinity and by the
- * cpu.max of its cgroups. Returns null if threads is outside 0..MHAGEN_MAX_THREADS, if
+ * allocates. Zero stands for the whole CPUs that the calling thread may use, by its affinity and by
+ * the cpu.max of its cgroups. Returns null if threads is outside 0..MHAGEN_MAX_THREADS, if
  * memory or threads are short, or if the runtime has no pool. It also returns null if rounding is
  * not to nearest, since threads inherit the mode. A process made by fork() has none of the workers:
  * there mhagen_run_parallel runs everything on the caller, and mhagen_pool_destroy only frees
@@ -434,7 +434,8 @@ MHAGEN_API void mhagen_pool_destroy(mhagen_pool *pool);
 
 /* Runs the kernel on the threads of the pool, as mhagen_choose says. With a null pool, or a kernel
  * that is too small to gain from more threads, the caller runs everything. The bits of the result
- * do not depend on the pool. Errors: those of mhagen_check_args; nothing is written then. */
+ * do not depend on the pool. It takes 9 KB of stack beside those of a task. Errors: those of
+ * mhagen_check_args; nothing is written then. */
 MHAGEN_API
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool);

@@ -22,7 +22,8 @@ static const mhagen_phase *phases_at(lua_State *L, int list, int count) {
 /* choose(phases, coarse, threads) -> "phases", "coarse", or nil where one thread runs everything; the threads that take
  * part; the cycles of a run */
 static int host_choose(lua_State *L) {
-  mhagen_kernel kernel = {.phase_count = (int)lua_rawlen(L, 1), .coarse_count = (int)lua_rawlen(L, 2)};
+  mhagen_kernel kernel = {.size = sizeof kernel, .phase_count = (int)lua_rawlen(L, 1),
+                          .coarse_count = (int)lua_rawlen(L, 2)};
   const int threads = (int)luaL_checkinteger(L, 3);
   kernel.phases = phases_at(L, 1, kernel.phase_count);
   kernel.coarse = phases_at(L, 2, kernel.coarse_count);

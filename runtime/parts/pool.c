@@ -26,7 +26,11 @@ mhagen_choice mhagen_choose(const mhagen_kernel *kernel, int threads) {
   for (int p = 0; p < kernel->phase_count; p++) alone += kernel->phases[p].cycles;
   for (int t = threads; t > 1; t /= 2) {
     const mhagen_choice finest = {kernel->phases, kernel->phase_count, t, 0};
-    const mhagen_choice coarse = {kernel->coarse, kernel->coarse_count, t, 0};
+    mhagen_choice coarse = {NULL, 0, t, 0};
+    if (kernel->size >= sizeof *kernel) { /* else it was compiled before there was such a list */
+      coarse.phases = kernel->coarse;
+      coarse.phase_count = kernel->coarse_count;
+    }
     consider(&best, finest, best.threads > t ? WORTH_DOUBLING : 1);
     consider(&best, coarse, best.threads > t ? WORTH_DOUBLING : 1);
   }
@@ -76,9 +80,10 @@ static long process(void) { return (long)getpid(); }
 #define MHAGEN_CGROUPS "/sys/fs/cgroup"
 #endif
 
-/* CPUs that the process may be scheduled on, a bit each; 0 if the system does not say. */
+/* CPUs that the thread may be scheduled on, a bit each; 0 if the system does not say. Workers will
+ * inherit them. */
 static int allowed_cpus(void) {
-  FILE *const file = fopen("/proc/self/status", "r");
+  FILE *const file = fopen("/proc/thread-self/status", "r");
   char line[1200] = ""; /* room for 4,096 bits */
   int count = 0;
   while (file && fgets(line, sizeof line, file)) {
@@ -92,11 +97,11 @@ static int allowed_cpus(void) {
   return count;
 }
 
-/* The same or fewer, if cgroups (version 2) grant the process less than that much time of CPUs. */
+/* The same or fewer, if cgroups (version 2) grant the thread less than that much time of CPUs. */
 static int granted_cpus(int cpus) {
   char path[1020 + sizeof MHAGEN_CGROUPS] = MHAGEN_CGROUPS, line[1000];
   char *const own = path + strlen(path);
-  FILE *file = fopen("/proc/self/cgroup", "r");
+  FILE *file = fopen("/proc/thread-self/cgroup", "r");
   while (file && fgets(line, sizeof line, file)) {
     line[strcspn(line, "\n")] = 0;
     if (strncmp(line, "0::", 3) == 0) strcpy(own, line + 3);
@@ -124,45 +129,12 @@ static int usable_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 #endif
 #endif
 
-/* Numbers that threads share, read and written by builtins that need no C11. With a compiler that
- * has none, or -DMHAGEN_NO_ATOMICS, a lock guards them, and threads that wait sleep at once. Each
- * has 128 bytes to itself, because a core may fetch two neighbouring lines of 64. */
+/* A number that threads share, with 128 bytes to itself, because a core may fetch two neighbouring
+ * lines of 64. */
 typedef struct shared {
   size_t number;
   char apart[128 - sizeof(size_t)];
 } shared;
-
-#if defined(__GNUC__) && !defined(MHAGEN_NO_ATOMICS)
-enum { LOOKS = 4000 };
-static size_t get(shared *of) { return __atomic_load_n(&of->number, __ATOMIC_SEQ_CST); }
-static void set(shared *of, size_t to) { __atomic_store_n(&of->number, to, __ATOMIC_SEQ_CST); }
-static size_t add(shared *of, size_t more) { /* returns what it was */
-  return __atomic_fetch_add(&of->number, more, __ATOMIC_SEQ_CST);
-}
-static int swap(shared *of, size_t *is, size_t to) { /* or returns 0, and says what it is */
-  return __atomic_compare_exchange_n(&of->number, is, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-#else
-enum { LOOKS = 0 };
-static pthread_mutex_t numbers = PTHREAD_MUTEX_INITIALIZER;
-static size_t add(shared *of, size_t more) {
-  pthread_mutex_lock(&numbers);
-  const size_t before = of->number;
-  of->number = before + more;
-  pthread_mutex_unlock(&numbers);
-  return before;
-}
-static size_t get(shared *of) { return add(of, 0); }
-static void set(shared *of, size_t to) { add(of, to - get(of)); } /* one thread sets a number */
-static int swap(shared *of, size_t *is, size_t to) {
-  pthread_mutex_lock(&numbers);
-  const size_t before = *is;
-  *is = of->number;
-  if (*is == before) of->number = to;
-  pthread_mutex_unlock(&numbers);
-  return *is == before;
-}
-#endif
 
 /* A thread of a pool, and its share of the tasks of each phase. These are neighbours, so that it
  * has to do with the same heads in each phase and in each run. Whoever has no task left takes those
@@ -189,7 +161,8 @@ struct mhagen_pool {
   const mhagen_args *args; /* these three describe the run */
   mhagen_choice choice;
   int stop;
-  pthread_mutex_t lock; /* held to sleep and to wake */
+  pthread_mutex_t lock;    /* held to sleep and to wake */
+  pthread_mutex_t numbers; /* held to read and to write one, where there are no builtins */
   pthread_cond_t work, ended;
   int looks;    /* constant from here on: before sleeping; none with more threads than CPUs */
   long process; /* that the workers are in: a fork leaves them there */
@@ -197,31 +170,72 @@ struct mhagen_pool {
   seat seats[];
 };
 
+/* Numbers are read and written by builtins that need no C11. With a compiler that has none, or
+ * -DMHAGEN_NO_ATOMICS, a lock of the pool guards them, and threads that wait sleep at once. */
+#if defined(__GNUC__) && !defined(MHAGEN_NO_ATOMICS)
+enum { LOOKS = 4000 };
+static size_t add(mhagen_pool *pool, shared *of, size_t more) { /* returns what it was */
+  (void)pool;
+  return __atomic_fetch_add(&of->number, more, __ATOMIC_SEQ_CST);
+}
+static int swap(mhagen_pool *pool, shared *of, size_t *is, size_t to) { /* or 0, and what it is */
+  (void)pool;
+  return __atomic_compare_exchange_n(&of->number, is, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+static size_t get(mhagen_pool *pool, shared *of) {
+  (void)pool;
+  return __atomic_load_n(&of->number, __ATOMIC_SEQ_CST);
+}
+#else
+enum { LOOKS = 0 };
+static size_t add(mhagen_pool *pool, shared *of, size_t more) {
+  pthread_mutex_lock(&pool->numbers);
+  const size_t before = of->number;
+  of->number = before + more;
+  pthread_mutex_unlock(&pool->numbers);
+  return before;
+}
+static int swap(mhagen_pool *pool, shared *of, size_t *is, size_t to) {
+  pthread_mutex_lock(&pool->numbers);
+  const size_t before = *is;
+  *is = of->number;
+  if (*is == before) of->number = to;
+  pthread_mutex_unlock(&pool->numbers);
+  return *is == before;
+}
+static size_t get(mhagen_pool *pool, shared *of) { return add(pool, of, 0); }
+#endif
+
+/* Numbers that one thread sets. */
+static void set(mhagen_pool *pool, shared *of, size_t to) { add(pool, of, to - get(pool, of)); }
+
 /* Numbers are compared modulo their range. */
-static int reaches(shared *of, size_t least) { return get(of) - least <= (size_t)-1 / 2; }
+static int reaches(mhagen_pool *pool, shared *of, size_t least) {
+  return get(pool, of) - least <= (size_t)-1 / 2;
+}
 
 /* Waits until a number reaches `least`: looks so often, then sleeps, as one of `asleep`. Whoever
  * changes the number wakes these. On Intel 4,000 looks take a fifth of a millisecond. */
 static void wait_for(mhagen_pool *pool, shared *of, size_t least, shared *asleep,
                      pthread_cond_t *changed, int looks) {
-  for (int i = 0; i < looks && !reaches(of, least); i++) {
+  for (int i = 0; i < looks && !reaches(pool, of, least); i++) {
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
     __builtin_ia32_pause();
 #elif defined(__GNUC__) && defined(__aarch64__)
     __asm__ volatile("isb"); /* yield does nothing on most */
 #endif
   }
-  if (reaches(of, least)) return;
+  if (reaches(pool, of, least)) return;
   pthread_mutex_lock(&pool->lock);
-  add(asleep, 1);
-  while (!reaches(of, least)) pthread_cond_wait(changed, &pool->lock);
-  add(asleep, (size_t)-1);
+  add(pool, asleep, 1);
+  while (!reaches(pool, of, least)) pthread_cond_wait(changed, &pool->lock);
+  add(pool, asleep, (size_t)-1);
   pthread_mutex_unlock(&pool->lock);
 }
 
 /* Wakes those that sleep until a number changes, after it has. */
 static void wake(mhagen_pool *pool, shared *asleep, pthread_cond_t *changed) {
-  if (get(asleep) == 0) return;
+  if (get(pool, asleep) == 0) return;
   pthread_mutex_lock(&pool->lock);
   pthread_cond_broadcast(changed);
   pthread_mutex_unlock(&pool->lock);
@@ -233,15 +247,15 @@ static void wait_within(mhagen_pool *pool, shared *of, size_t least) {
 }
 
 static void tell_within(mhagen_pool *pool, shared *of, size_t more) {
-  add(of, more);
+  add(pool, of, more);
   wake(pool, &pool->sleepers, &pool->ended);
 }
 
 /* The next of `count` tasks of a seat, `before` of whose tasks were of earlier phases; or -1. */
 static int take(seat *of, size_t before, int count) {
-  size_t taken = get(&of->taken);
+  size_t taken = get(of->pool, &of->taken);
   while (taken - before < (size_t)count) {
-    if (swap(&of->taken, &taken, taken + 1)) return (int)(taken - before);
+    if (swap(of->pool, &of->taken, &taken, taken + 1)) return (int)(taken - before);
   }
   return -1;
 }
@@ -277,9 +291,9 @@ static void *work(void *argument) {
   set_environment(without_traps(get_environment()));
   for (size_t seen = 0;;) {
     wait_for(pool, &pool->posted, seen + 1, &pool->idle, &pool->work, pool->looks);
-    seen = get(&pool->posted);
-    add(&pool->entered, 1);
-    const int open = get(&pool->open) == seen, stop = open && pool->stop;
+    seen = get(pool, &pool->posted);
+    add(pool, &pool->entered, 1);
+    const int open = get(pool, &pool->open) == seen, stop = open && pool->stop;
     if (open && !stop && number < pool->choice.threads) take_tasks(pool, number);
     tell_within(pool, &pool->left, 1);
     if (stop) return NULL;
@@ -290,27 +304,29 @@ int mhagen_pool_threads(const mhagen_pool *pool) { return pool ? pool->threads :
 
 /* Opens what the pool describes. */
 static void open_run(mhagen_pool *pool) {
-  size_t number = get(&pool->posted) + 1;
+  size_t number = get(pool, &pool->posted) + 1;
   if (number == 0) number = 1; /* which 0 is not */
-  set(&pool->open, number);
-  set(&pool->posted, number);
+  set(pool, &pool->open, number);
+  set(pool, &pool->posted, number);
   wake(pool, &pool->idle, &pool->work);
 }
 
 mhagen_pool *mhagen_pool_create(int threads) {
   if (threads < 0 || threads > MHAGEN_MAX_THREADS || !rounds_to_nearest()) return NULL;
-  const int cpus = usable_cpus(), all = threads > 0 ? threads : cpus;
+  const int usable = usable_cpus(), cpus = usable > 0 ? usable : 1; /* sysconf may fail */
+  const int all = threads > 0 ? threads : cpus;
   const int wanted = all < MHAGEN_MAX_THREADS ? all : MHAGEN_MAX_THREADS;
   mhagen_pool *pool = calloc(1, sizeof *pool + (size_t)wanted * sizeof pool->seats[0]);
   if (!pool) return NULL;
   pool->looks = wanted <= cpus ? LOOKS : 0;
   pool->process = process();
   if (pthread_mutex_init(&pool->lock, NULL)) goto no_lock;
+  if (pthread_mutex_init(&pool->numbers, NULL)) goto no_numbers;
   if (pthread_cond_init(&pool->work, NULL)) goto no_work;
   if (pthread_cond_init(&pool->ended, NULL)) goto no_ended;
+  for (int i = 0; i < wanted; i++) pool->seats[i].pool = pool;
   for (pool->threads = 1; pool->threads < wanted; pool->threads++) {
     seat *const next = &pool->seats[pool->threads];
-    next->pool = pool;
     if (pthread_create(&next->thread, NULL, work, next)) {
       mhagen_pool_destroy(pool); /* joins those that did start */
       return NULL;
@@ -321,6 +337,8 @@ mhagen_pool *mhagen_pool_create(int threads) {
 no_ended:
   pthread_cond_destroy(&pool->work);
 no_work:
+  pthread_mutex_destroy(&pool->numbers);
+no_numbers:
   pthread_mutex_destroy(&pool->lock);
 no_lock:
   free(pool);
@@ -338,6 +356,7 @@ void mhagen_pool_destroy(mhagen_pool *pool) {
   for (int i = 1; i < pool->threads; i++) pthread_join(pool->seats[i].thread, NULL);
   pthread_cond_destroy(&pool->ended);
   pthread_cond_destroy(&pool->work);
+  pthread_mutex_destroy(&pool->numbers);
   pthread_mutex_destroy(&pool->lock);
   free(pool);
 }
@@ -354,13 +373,15 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *any, const mhagen_args *a
   set_environment(without_traps(before));
   pool->args = args;
   pool->choice = best;
-  set(&pool->done, 0);
-  for (int i = 0; i < best.threads; i++) set(&pool->seats[i].taken, 0);
+  set(pool, &pool->done, 0);
+  for (int i = 0; i < best.threads; i++) set(pool, &pool->seats[i].taken, 0);
   open_run(pool);
   wait_within(pool, &pool->done, take_tasks(pool, 0));
-  set(&pool->open, 0);
+  set(pool, &pool->open, 0);
   size_t left; /* read before `entered`: when both are equal, nobody is in */
-  while ((left = get(&pool->left)) != get(&pool->entered)) wait_within(pool, &pool->left, left + 1);
+  while ((left = get(pool, &pool->left)) != get(pool, &pool->entered)) {
+    wait_within(pool, &pool->left, left + 1);
+  }
   set_environment(before);
   return MHAGEN_OK;
 }

@@ -31,8 +31,8 @@ def predicted(*words, threads=(1, 2, 4, 8, 16)):
 
 @pytest.mark.parametrize("isa", ["scalar", "avx512", "amx dtype=bf16"])
 def test_lists(isa, tmp_path):
-    """Both lists do the same work: as many cycles. In the coarse one a block of heads is a task, from 8 batch entries on
-    an entry."""
+    """Both lists do the same work: as many cycles. In the coarse one a block of heads is a task, and from 8 batch
+    entries on an entry."""
     for batch in 1, 3, 20:
         finest, coarse = phases(tmp_path, *MINILM, f"batch={batch}", *f"isa={isa}".split())
         for rows in finest, coarse:

@@ -324,14 +324,17 @@ static void fine(const mhagen_args *args, int index) {
 static void test_list_of_phases(void) {
   static const mhagen_phase finest[] = {{"a", fine, 0, 24, 1e6}, {"b", fine, 0, 24, 1e6}};
   static const mhagen_phase fewer[] = {{"both", coarse, 0, 4, 2e6}};
-  const mhagen_kernel two = {.supported = supported, .phases = finest, .phase_count = 2, .coarse = fewer,
-                             .coarse_count = 1};
+  const mhagen_kernel two = {.size = sizeof two, .supported = supported, .phases = finest, .phase_count = 2,
+                             .coarse = fewer, .coarse_count = 1};
   float y = 0;
   mhagen_args args = args_with(&y);
   for (int threads = 2; threads <= 3; threads++) {
     mhagen_pool *pool = mhagen_pool_create(threads);
     coarse_tasks = fine_tasks = 0;
     REQUIRE(mhagen_run_parallel(&two, &args, pool) == MHAGEN_OK);
+    mhagen_kernel old = two; /* compiled when the struct ended before the second list */
+    old.size = offsetof(mhagen_kernel, coarse), old.coarse = NULL, old.coarse_count = 1;
+    REQUIRE(mhagen_choose(&old, threads).phases == finest);
     REQUIRE(threads == 2 ? coarse_tasks == 4 && fine_tasks == 0 : coarse_tasks == 0 && fine_tasks == 48);
     mhagen_pool_destroy(pool);
   }

@@ -12,7 +12,8 @@ from tools import CLANGS, COMPILERS, CXX_COMPILERS, FACTS, ROOT, WARNINGS, compi
 RUNTIME = ROOT / "build/runtime/mhagen.c"  # in one file
 # Flags, and the arguments of pool_test.
 SANITIZERS = {"plain": ([], []), "thread": (["-fsanitize=thread"], ["300"]),
-              "locked": (["-fsanitize=thread", "-DMHAGEN_NO_ATOMICS"], ["30"]),
+              "locked": (["-DMHAGEN_NO_ATOMICS"], []),
+              "locked thread": (["-fsanitize=thread", "-DMHAGEN_NO_ATOMICS"], ["30"]),
               "address": (["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], ["300"])}
 CHECKED = "  if (status != MHAGEN_OK) return status;\n  const environment before"
 # What breaks the runtime's pool, and the text that takes the place of another.
@@ -99,19 +100,40 @@ def test_pool_mutants(mutant, tmp_path):
 
 
 USABLE = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
 #include "mhagen.h"
-int main(void) {
+
+static int usable(void) {
   mhagen_pool *pool = mhagen_pool_create(0);
-  const int threads = mhagen_pool_threads(pool);
+  const int threads = pool ? mhagen_pool_threads(pool) : 0;
   mhagen_pool_destroy(pool);
-  return pool ? threads : 0;
+  return threads;
+}
+
+static void *pinned(void *result) { /* to the CPU that it runs on */
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  CPU_SET((size_t)sched_getcpu(), &own);
+  if (sched_setaffinity(0, sizeof own, &own) == 0) *(int *)result = usable();
+  return NULL;
+}
+
+int main(void) {
+  int of_one = 0;
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, pinned, &of_one) || pthread_join(thread, NULL)) return 1;
+  printf("%d %d", usable(), of_one);
+  return 0;
 }
 """
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="cgroups are Linux's")
 def test_usable_cpus(tmp_path):
-    """A pool of 0 threads has one for each CPU of the affinity mask, and no more than cpu.max grants."""
+    """A pool of 0 threads has one for each CPU of the calling thread's affinity, and no more than cpu.max grants."""
     cpus = sorted(os.sched_getaffinity(0))
     (tmp_path / "main.c").write_text(USABLE)
     run("gcc", "-std=c11", "-O1", "-fsanitize=address,undefined", f'-DMHAGEN_CGROUPS="{tmp_path}/cgroup"', *WARNINGS,
@@ -122,7 +144,9 @@ def test_usable_cpus(tmp_path):
         if maximum:
             (tmp_path / "cgroup/cpu.max").write_text(maximum)
         command = ["taskset", "-c", ",".join(map(str, allowed)), tmp_path / "usable"]
-        return subprocess.run(command, timeout=60).returncode
+        usable, of_one = map(int, run(*command, timeout=60).split())
+        assert of_one == 1
+        return usable
     assert threads("", cpus) == threads("max 100000\n", cpus) == threads("99900000 100000\n", cpus) == len(cpus)
     assert threads("", cpus[:1]) == 1
     assert threads("150000 100000\n", cpus) == threads("20000 100000\n", cpus) == 1
