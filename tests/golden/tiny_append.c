@@ -74,6 +74,7 @@
 #define arithmetic tiny_append_arithmetic
 #define phase_list tiny_append_phase_list
 #define PHASES tiny_append_PHASES
+#define COARSE tiny_append_COARSE
 #define run_needs tiny_append_run_needs
 
 #if TINY_APPEND_MHAGEN_VERSION != 200
@@ -701,7 +702,8 @@ static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 95.5 },
   { "output", task_output, 0, 1, 1.25 },
 };
-enum { PHASES = 5, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 5 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_append_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -736,7 +738,8 @@ mhagen_status tiny_append_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_append_supported(void) { return 0; }
 
@@ -828,6 +831,7 @@ const mhagen_kernel tiny_append_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

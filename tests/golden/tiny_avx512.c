@@ -84,6 +84,7 @@
 #define arithmetic tiny_avx512_arithmetic
 #define phase_list tiny_avx512_phase_list
 #define PHASES tiny_avx512_PHASES
+#define COARSE tiny_avx512_COARSE
 #define run_needs tiny_avx512_run_needs
 
 #if TINY_AVX512_MHAGEN_VERSION != 200
@@ -815,7 +816,8 @@ static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 182 },
   { "output", task_output, 0, 1, 20 },
 };
-enum { PHASES = 4, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 4 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_avx512_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
@@ -850,7 +852,8 @@ mhagen_status tiny_avx512_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_avx512_supported(void) { return 0; }
 
@@ -951,6 +954,7 @@ const mhagen_kernel tiny_avx512_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

@@ -69,6 +69,7 @@
 #define arithmetic tiny_full_arithmetic
 #define phase_list tiny_full_phase_list
 #define PHASES tiny_full_PHASES
+#define COARSE tiny_full_COARSE
 #define run_needs tiny_full_run_needs
 
 #if TINY_FULL_MHAGEN_VERSION != 200
@@ -708,7 +709,8 @@ static NOINLINE void arithmetic(const float *in, float *out) {
 static const mhagen_phase phase_list[] = {
   { "entry", task_entry, 0, 1, 71.5 },
 };
-enum { PHASES = 1, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 1 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_full_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
@@ -743,7 +745,8 @@ mhagen_status tiny_full_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_full_supported(void) { return 0; }
 
@@ -829,5 +832,6 @@ const mhagen_kernel tiny_full_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE

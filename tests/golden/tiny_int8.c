@@ -96,6 +96,7 @@
 #define arithmetic tiny_int8_arithmetic
 #define phase_list tiny_int8_phase_list
 #define PHASES tiny_int8_PHASES
+#define COARSE tiny_int8_COARSE
 #define run_needs tiny_int8_run_needs
 
 #if TINY_INT8_MHAGEN_VERSION != 200
@@ -878,7 +879,8 @@ static const mhagen_phase phase_list[] = {
   { "quantize_context", task_quantize_context, 0, 1, 15 },
   { "output", task_output, 0, 1, 17 },
 };
-enum { PHASES = 5, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 5 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_int8_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -913,7 +915,8 @@ mhagen_status tiny_int8_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_int8_supported(void) { return 0; }
 
@@ -1024,6 +1027,7 @@ const mhagen_kernel tiny_int8_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

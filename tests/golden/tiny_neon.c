@@ -78,6 +78,7 @@
 #define arithmetic tiny_neon_arithmetic
 #define phase_list tiny_neon_phase_list
 #define PHASES tiny_neon_PHASES
+#define COARSE tiny_neon_COARSE
 #define run_needs tiny_neon_run_needs
 
 #if TINY_NEON_MHAGEN_VERSION != 200
@@ -700,7 +701,8 @@ static const mhagen_phase phase_list[] = {
   { "heads", task_heads, 0, 2, 844 },
   { "output", task_output, 0, 1, 80 },
 };
-enum { PHASES = 3, COARSE = 2 }; /* the coarse ones are behind the others */
+enum { PHASES = 3 };
+enum { COARSE = 2 }; /* phases of the coarse list, behind those */
 
 int tiny_neon_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON); }
 
@@ -735,7 +737,8 @@ mhagen_status tiny_neon_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_neon_supported(void) { return 0; }
 
@@ -827,6 +830,7 @@ const mhagen_kernel tiny_neon_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

@@ -93,6 +93,7 @@
 #define arithmetic tiny_pairs_arithmetic
 #define phase_list tiny_pairs_phase_list
 #define PHASES tiny_pairs_PHASES
+#define COARSE tiny_pairs_COARSE
 #define run_needs tiny_pairs_run_needs
 
 #if TINY_PAIRS_MHAGEN_VERSION != 200
@@ -953,7 +954,8 @@ static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 118 },
   { "output", task_output, 0, 1, 6 },
 };
-enum { PHASES = 5, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 5 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_pairs_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512_BF16); }
 
@@ -988,7 +990,8 @@ mhagen_status tiny_pairs_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_pairs_supported(void) { return 0; }
 
@@ -1101,6 +1104,7 @@ const mhagen_kernel tiny_pairs_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

@@ -76,6 +76,7 @@
 #define arithmetic tiny_scalar_arithmetic
 #define phase_list tiny_scalar_phase_list
 #define PHASES tiny_scalar_PHASES
+#define COARSE tiny_scalar_COARSE
 #define run_needs tiny_scalar_run_needs
 
 #if TINY_SCALAR_MHAGEN_VERSION != 200
@@ -627,7 +628,8 @@ static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 60 },
   { "output", task_output, 0, 1, 9 },
 };
-enum { PHASES = 3, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 3 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_scalar_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 
@@ -662,7 +664,8 @@ mhagen_status tiny_scalar_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_scalar_supported(void) { return 0; }
 
@@ -755,6 +758,7 @@ const mhagen_kernel tiny_scalar_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

@@ -62,6 +62,7 @@
 #define arithmetic tiny_step_arithmetic
 #define phase_list tiny_step_phase_list
 #define PHASES tiny_step_PHASES
+#define COARSE tiny_step_COARSE
 #define run_needs tiny_step_run_needs
 
 #if TINY_STEP_MHAGEN_VERSION != 200
@@ -527,7 +528,8 @@ static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 167 },
   { "output", task_output, 0, 1, 4.5 },
 };
-enum { PHASES = 3, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 3 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_step_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -562,7 +564,8 @@ mhagen_status tiny_step_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_step_supported(void) { return 0; }
 
@@ -645,6 +648,7 @@ const mhagen_kernel tiny_step_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

@@ -77,6 +77,7 @@
 #define arithmetic tiny_tables_arithmetic
 #define phase_list tiny_tables_phase_list
 #define PHASES tiny_tables_PHASES
+#define COARSE tiny_tables_COARSE
 #define run_needs tiny_tables_run_needs
 
 #if TINY_TABLES_MHAGEN_VERSION != 200
@@ -615,7 +616,8 @@ static const mhagen_phase phase_list[] = {
   { "keys_values", task_keys_values, 0, 1, 7.5 },
   { "attend", task_attend, 0, 1, 53.5 },
 };
-enum { PHASES = 2, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 2 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_tables_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -650,7 +652,8 @@ mhagen_status tiny_tables_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_tables_supported(void) { return 0; }
 
@@ -750,6 +753,7 @@ const mhagen_kernel tiny_tables_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

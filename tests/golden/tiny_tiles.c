@@ -99,6 +99,7 @@
 #define arithmetic tiny_tiles_arithmetic
 #define phase_list tiny_tiles_phase_list
 #define PHASES tiny_tiles_PHASES
+#define COARSE tiny_tiles_COARSE
 #define run_needs tiny_tiles_run_needs
 
 #if TINY_TILES_MHAGEN_VERSION != 200
@@ -1034,7 +1035,8 @@ static const mhagen_phase phase_list[] = {
   { "context_rows", task_context_rows, 0, 1, 18.5 },
   { "output", task_output, 0, 2, 48 },
 };
-enum { PHASES = 6, COARSE = 0 }; /* the coarse ones are behind the others */
+enum { PHASES = 6 };
+enum { COARSE = 0 }; /* phases of the coarse list, behind those */
 
 int tiny_tiles_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AMX); }
 
@@ -1069,7 +1071,8 @@ mhagen_status tiny_tiles_self_test(void) {
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phase_list[] = { { "none", NULL, 0, 0, 0 } };
-enum { PHASES = 0, COARSE = 0 };
+enum { PHASES = 0 };
+enum { COARSE = 0 };
 
 int tiny_tiles_supported(void) { return 0; }
 
@@ -1184,6 +1187,7 @@ const mhagen_kernel tiny_tiles_kernel = {
 #undef arithmetic
 #undef phase_list
 #undef PHASES
+#undef COARSE
 #undef run_needs
 #undef NOINLINE
 #undef PRAGMA

@@ -14,7 +14,7 @@ def phases(tmp_path, *words):
     run(MHAGEN, "gen", *words, "name=kernel", "-o", tmp_path, "--force")
     text = (tmp_path / "kernel.c").read_text()
     rows = re.findall(r'^  \{ "(\w+)", task_\1, (\d+), (\d+), ([\d.e+]+) \},$', text, re.M)
-    finest, coarse = map(int, re.search(r"PHASES = (\d+), COARSE = (\d+) ", text).groups())
+    finest, coarse = map(int, re.search(r"PHASES = (\d+) \};\nenum \{ COARSE = (\d+) ", text).groups())
     assert len(rows) == finest + coarse
     rows = [(name, int(first), int(tasks), float(cycles)) for name, first, tasks, cycles in rows]
     return rows[:finest], rows[finest:]
