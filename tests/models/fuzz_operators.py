@@ -156,6 +156,8 @@ def of_onnx(layer):
         layer.maybe(key, *values)
     shapes = [(s, s), (1, 1, s, s), (b, 1, s, s), (1, h, s, s), (b, h, s, s)]
     capped = OLD and layer.attributes.get("softcap")
+    if capped:
+        layer.attributes.pop("is_causal", None)  # such a mask too
     mask = layer.added(shapes, True) if layer.pick([0, 1]) and not capped else ""
     y = layer.node("Attention", *operands.values(), mask)
     if not apart:
