@@ -3,10 +3,10 @@
 
     python3 bench/threads.py [--threads 1,2,4,8,16] [--shapes minilm] [--types f32,bf16] [--out FILE.json]
 
-Each contestant is a process for each number of threads; one of them runs at a time, for some 30 ms, and the others
-sleep. It has as many CPUs as threads, evenly spread, for neighbours may share a core. A time is the least of all runs, in microseconds. Loops of FMAs, or of products of tiles, are timed beside: they
-say how much faster so many threads can be on this machine. The peers are those of bench/peers that can be imported;
-another is named with the reason. --plot FILE.svg draws the times of an --out.
+Each contestant is a process for each number of threads, with as many CPUs, evenly spread, because neighbours may share
+a core. One process runs at a time, for some 30 ms. A time is the least of all runs, in microseconds. Loops of FMAs, or
+of products of tiles, say how much faster so many threads can be on this machine. The peers are those of bench/peers
+that can be imported; another is named with the reason. --plot FILE.svg draws the times of an --out.
 """
 import argparse
 import ctypes
@@ -20,7 +20,9 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "peers")]
+from peers import Problem  # noqa: E402
 from suite import MHAGEN, ROOT, suite  # noqa: E402
+from worker import read_problem  # noqa: E402
 
 WORK = ROOT / "build/threads"
 SHAPES = "minilm,deit_s,bert_base_128,bert_base_512"
@@ -82,18 +84,9 @@ mhagen_status loops(mhagen_pool *pool, int threads) {
 # ---- contestants, each in a process of its own ----
 
 def problem_of(shape):
-    import numpy as np
-    from types import SimpleNamespace
-    keys = {key: int(value) for key, value in (word.split("=") for word in suite()[shape][0])}
-    d, h, dk, n = keys["d_model"], keys["h"], keys["dk"], keys["seq"]
-    e, draw = h * dk, np.random.RandomState(1)
-
-    def numbers(*size):
-        return (draw.uniform(-1, 1, size) / (size[0] ** 0.5 if len(size) > 1 else 10)).astype(np.float32)
-    arrays = {"wq": numbers(d, e), "wk": numbers(d, e), "wv": numbers(d, e), "wo": numbers(e, d),
-              "bq": numbers(e), "bk": numbers(e), "bv": numbers(e), "bo": numbers(d)}
-    x = draw.uniform(-1, 1, (n, d)).astype(np.float32)
-    return SimpleNamespace(d_model=d, h=h, dk=dk, n=n, causal=False, x=x, **arrays)
+    """The data that build() has written."""
+    keys = dict(word.split("=") for word in suite()[shape][0])
+    return read_problem(WORK / shape / "data", *(int(keys[key]) for key in ("d_model", "h", "dk", "seq")), False)
 
 
 def aligned(numpy, size):
@@ -103,7 +96,7 @@ def aligned(numpy, size):
 
 
 def ours(shape, dtype, threads):
-    """A run and its result, by the shared library that prepare() has built."""
+    """A run and its result, by the shared library that build() has made."""
     import numpy as np
     p, lib = problem_of(shape), ctypes.CDLL(str(WORK / f"{shape}_{dtype}.so"))
     for name in "packed", "workspace":
@@ -190,8 +183,8 @@ def worker(who, shape, dtype, threads):
         run()
         if y is not None:
             import numpy as np
-            want, _ = reference(shape)
-            error = float(np.linalg.norm(y() - want) / np.linalg.norm(want))
+            want = np.fromfile(WORK / shape / "reference")
+            error = float(np.linalg.norm(y().ravel() - want) / np.linalg.norm(want))
             if not error < TOLERANCE[dtype]:
                 raise RuntimeError(f"its error is {error:.1e}")
         print("ready", file=out, flush=True)
@@ -202,23 +195,13 @@ def worker(who, shape, dtype, threads):
         print(f"{1e6 * min(timed(run, TURN)):.2f}", file=out, flush=True)
 
 
-def reference(shape):
-    """The formula in float64."""
-    import numpy as np
-    p = problem_of(shape)
-    q, k, v = (p.x.astype(float) @ w + b for w, b in ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv)))
-    q, k, v = (x.reshape(p.n, p.h, p.dk).transpose(1, 0, 2) for x in (q, k, v))
-    s = q @ k.transpose(0, 2, 1) / p.dk ** 0.5
-    s = np.exp(s - s.max(-1, keepdims=True))
-    o = (s / s.sum(-1, keepdims=True)) @ v
-    return o.transpose(1, 0, 2).reshape(p.n, -1) @ p.wo + p.bo, p
-
-
 # ---- the comparison ----
 
 def build(args):
-    """The shared libraries of our kernels and of the loops."""
-    WORK.mkdir(parents=True, exist_ok=True)
+    """The data of the shapes, and the shared libraries of our kernels and of the loops."""
+    for shape in args.shapes:
+        problem = Problem(dict(word.split("=") for word in suite()[shape][0]), WORK / shape, "f32")
+        problem.reference.tofile(WORK / shape / "reference")
     cc, jobs = ["gcc", "-O2", "-shared", "-fPIC", "-pthread"], []
     for dtype in args.types:
         keys = [] if dtype == "f32" else [f"dtype={dtype}", f"attend_dtype={dtype}"]

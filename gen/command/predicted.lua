@@ -1,7 +1,6 @@
 -- What the runtime is predicted to do with several threads: the model of mhagen_choose, on the phases of a kernel.
 
 local host = require "host"
-local floor = require "plan.floor"
 local tasks = require "plan.tasks"
 local wording = require "base.wording"
 
@@ -10,9 +9,7 @@ local M = {}
 -- A function of a number of threads: the list of phases that is run, nil where one thread runs everything; the threads
 -- that take part; the cycles of a run; how many times as fast that is as one thread.
 function M.of(recorded)
-  local by_stages = floor.by_stages(recorded)
-  local phases = tasks.rows(recorded.phases, recorded.plan, by_stages)
-  local coarse = tasks.rows(recorded.coarse or {}, recorded.plan, by_stages)
+  local phases, coarse = tasks.rows(recorded)
   local _, _, alone = host.choose(phases, coarse, 1)
   return function(threads)
     local name, used, cycles = host.choose(phases, coarse, threads)

@@ -18,8 +18,9 @@ local function copy(K, of)
   end)
 end
 
--- build(to) for a tile of `size` rows, of which `left` are asked for, or all if that is missing. One with fewer goes by
--- way of the tail. of: also to, where it goes; tail; row, numbers from row to row; used columns, in the vectors vecs.
+-- build(to) for a tile of `size` rows. A run asks for `left` of them; without `left` it asks for all. A tile with fewer
+-- goes by way of the tail. of: also to, where it goes; tail; row, numbers from row to row; used columns, in the vectors
+-- vecs.
 function M.tile(K, of, build)
   if not of.left then return build(of.to) end
   K.t:when(of.size - 1, of.left, function() build(of.to) end, of.size > 1 and function()

@@ -5,7 +5,6 @@ local config = require "options.config"
 local cprint = require "tape.cprint"
 local describe = require "kernel.describe"
 local fingerprint = require "base.fingerprint"
-local floor = require "plan.floor"
 local fold = require "rewrite.fold"
 local isas = require "isa.init"
 local known_answer = require "kernel.known_answer"
@@ -32,17 +31,14 @@ local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
 
 -- What the file is filled with for the two lists of phases: their rows, and how many each has.
 local function phases_text(recorded)
-  local lines, by_stages = {}, floor.by_stages(recorded)
-  local function add(phases)
-    local rows = tasks.rows(phases, recorded.plan, by_stages)
+  local lines, lists = {}, { tasks.rows(recorded) }
+  for _, rows in ipairs(lists) do
     for _, row in ipairs(rows) do
       lines[#lines + 1] = ('  { "%s", task_%s, %d, %d, %.3g },'):format(row.name, row.name, row.first, row.tasks,
         row.cycles)
     end
-    return tostring(#rows)
   end
-  local phases, coarse = add(recorded.phases), add(recorded.coarse or {})
-  return table.concat(lines, "\n"), phases, coarse
+  return table.concat(lines, "\n"), tostring(#lists[1]), tostring(#lists[2])
 end
 
 -- The inputs of the self-test, and the rows of bits that it must give.

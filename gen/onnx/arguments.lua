@@ -2,8 +2,8 @@
 --
 --   of(self, feeds, values) -> arrays by their names in the host's formula
 --     self      { layer, arrays, past, rows } of gen/onnx/proof.lua
---     feeds, values   { name = { at = array } }: what was drawn, and what was computed of it
---   mask(self, values, masks) -> some of the layer's masks as one, with the axes of its config
+--     feeds, values   { name = { at = array } }: what was drawn, and what was computed of it.
+--   mask(self, values, masks) -> some of the layer's masks as one, with the axes of its config.
 --   turned(self, x, rows) -> rows that lie as [rows][batch] in the order of a kernel
 
 local indices = require "onnx.indices"

@@ -1,7 +1,7 @@
 -- What a layer of an ONNX graph makes beside its result, for gen/onnx/proof.lua: rows of a cache, scores or weights.
 --
---   of_past(graph, layer) -> a list of { value =, what = "k", "v" or "kv" }: results of the graph that are made of rows
---                            of earlier runs, but not of scores
+--   of_past(graph, layer) -> a list of { value =, what = "k", "v" or "kv" }.
+--                            These are results of the graph. They are made of earlier rows, not of scores.
 --   differs(self, values, more, tolerance) -> why one of a layer's list `beside` is something else, or nil
 --     self      { layer, shape, arrays } of gen/onnx/proof.lua; an operator's layer may have "scores" and "probs" too
 --     values    of the graph; more: of the host's formula

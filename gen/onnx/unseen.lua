@@ -1,8 +1,8 @@
 -- Queries that see no key, for gen/onnx/proof.lua. They are not compared, for graphs have many results for them: but
 -- those that see none in each run, since the config or constants of the graph hide all keys.
 --
---   fixed(find, layer) -> its masks that depend on no input
---   flags(self, hidden, args, values) -> flags of the numbers of y that are not compared; nil where all are
+--   fixed(find, layer) -> its masks that depend on no input.
+--   flags(self, hidden, args, values) -> flags of the numbers of y that are not compared, or nil. Nil: all are.
 --     self     { layer, fixed, shape, arrays } of gen/onnx/proof.lua
 --     hidden   flags of those that depend on a query without keys
 --     args     of the formula; values: of the graph

@@ -9,6 +9,7 @@
 -- by_heads are `inner` for each block of heads. items: { stage, first, count }, the tasks of each stage.
 
 local expr = require "base.expr"
+local floor = require "plan.floor"
 local kinds = require "stage.init"
 local score = require "score.init"
 local tape = require "tape.init"
@@ -188,7 +189,7 @@ end
 
 -- The rows { name, first, tasks, cycles } of a list: rounds of as many batch entries as the workspace has room for,
 -- each with all phases.
-function M.rows(phases, plan, by_stages)
+local function rows_of(phases, plan, by_stages)
   local rows = {}
   for first = 0, plan.cfg.batch - 1, plan.resident do
     local entries = math.min(plan.resident, plan.cfg.batch - first)
@@ -198,6 +199,12 @@ function M.rows(phases, plan, by_stages)
     end
   end
   return rows
+end
+
+-- The rows of both lists of what was recorded of a kernel.
+function M.rows(recorded)
+  local plan, by_stages = recorded.plan, floor.by_stages(recorded)
+  return rows_of(recorded.phases, plan, by_stages), rows_of(recorded.coarse or {}, plan, by_stages)
 end
 
 -- Refuses a plan with more tasks than an int can count.

@@ -150,7 +150,7 @@ function M.in_turn(K, e, stages, told)
 end
 
 -- The stages in their order, as lists of neighbours that are done for a block of heads, or of one that is not.
-function M.by_blocks(stages)
+local function by_blocks(stages)
   local lists = {}
   for _, stage in ipairs(stages) do
     local last = lists[#lists]
@@ -169,7 +169,7 @@ local function forward(K, e)
   local told
   e.heads_slot, e.task_slot = 0, 0
   M.begin(K, e, K.plan.walked)
-  for _, stages in ipairs(M.by_blocks(K.plan.walked)) do
+  for _, stages in ipairs(by_blocks(K.plan.walked)) do
     if stages.per == "heads" then
       K:each("hb", K.plan.head_blocks, function(hb)
         e.hb = hb

@@ -1,13 +1,14 @@
 -- Products with weights, C = A B + bias: one kind, whose loops are nested in one of these ways (`nest` of a stage).
 --
 --   nest      lanes     loops of a run or its tasks            inside of them
---   rows      columns   blocks of heads, parts of the rows     tiles of rows and panels, as caches like them
---   tiles     columns   blocks of heads, tiles of rows         panels. Several projections of the same rows are one
---                                                              product, [Wq Wk Wv] (rewrite/joint.lua)
---   columns   columns   none: some columns of such a product   how these are packed
---   groups    columns   blocks of groups of queries, panels    tiles of rows (stage/product_groups.lua)
---   lanes     queries   none: attention records it             tiles; for all heads of a block or for each
+--   rows      columns   blocks of heads, parts of the rows     tiles of rows and panels, as caches like them.
+--   tiles     columns   blocks of heads, tiles of rows         panels, of one product of the same rows.
+--   columns   columns   none: some columns of such a product   how these are packed.
+--   groups    columns   blocks of groups of queries, panels    tiles of rows.
+--   lanes     queries   none: attention records it             tiles; for all heads of a block or for each.
 --
+-- With "tiles" several projections are one product, [Wq Wk Wv] (rewrite/joint.lua). "groups" has a file of its own,
+-- stage/product_groups.lua.
 -- How a tile ends is data: its bias, and what the layout of C says (stored, in graph/layout.lua).
 
 local choices = require "base.choices"
