@@ -304,6 +304,7 @@ COVER = [
     "h=3 d_model=20 dk=6 dv=9 seq=37 project=qkv layout=bhsd q_len=true batch=2",
     "h=2 d_model=9 dk=5 seq=29 attention=cross seq_kv=13 causal=true window_left=3 causal_align=bottom_right",
     "h=6 d_model=24 dk=8 seq=150 causal=true alibi=true",
+    "h=1 d_model=4 dk=6 seq=106 causal=true alibi=true kv_start=true",  # one block of keys, then loops over blocks
     "h=2 d_model=20 dk=6 seq=37 causal=true kv_start=true kv_len=true probs=true batch=3",
     "h=4 h_kv=2 d_model=20 dk=6 seq=9 seq_kv=70 attention=cross window_left=30 causal_align=bottom_right kv_start=true",
     "h=2 d_model=20 dk=6 dv=7 y_width=21 seq=49 causal=true kv_start=true q_len=true probs=true batch=2",

@@ -279,14 +279,20 @@ function M.pass(K, group, ptrs, head)
       end
     end
     if not known_blocks then
-      K:each("block", expr.ceil_div(part.to - part.from, most), function(b)
+      local blocks = expr.ceil_div(part.to - part.from, most)
+      local function bounded(b)
         local from = part.from + b * most
         block(K, group, ptrs, head, {
           from = from, start = K.t:int("start", expr.max(from, part.from + part.lead)),
           stop = K.t:int("stop", expr.min(part.to, from + most)), of = part, open = open, edge = edge,
           kept = kept, upto = upto,
         })
-      end)
+      end
+      if expr.is_const(blocks) then -- no loop, so the names of one part would be seen in the loops of the next
+        K:each("block", blocks, function(b) K.t:scope(function() bounded(b) end) end)
+      else
+        K:each("block", blocks, bounded)
+      end
     end
   end
   if known_blocks then return end

@@ -53,9 +53,9 @@ typedef struct checker {
   mhagen_kernel forking; /* what a pool takes to be worth all its threads */
 } checker;
 
-/* Squared norms, over the rows that are finite in the reference, and how many there are, of how many runs; of_type:
- * what rounded operands alone make. */
-typedef struct norms { double error, size, of_type; int rows, runs; } norms;
+/* Squared norms, over the rows that are finite in the reference, and how many there are, of how many runs; most: the
+ * largest error of one; of_type: what rounded operands alone make. */
+typedef struct norms { double error, most, size, of_type; int rows, runs; } norms;
 
 typedef struct data_set {
   const char *name;
