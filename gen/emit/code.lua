@@ -161,9 +161,9 @@ function Code:summing(scheme, rows, vectors, steps, edge)
   return math.max(chains, self:unroll(steps, loop)), chains
 end
 
--- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".
+-- The chunks of a long sum: run(mode, k0, steps, is_last), mode "only", or "first" and then "next".
 function Code:chunks(chunks, run)
-  if chunks.count == 1 then return run("only", 0, chunks.last) end
+  if chunks.count == 1 then return run("only", 0, chunks.last, true) end
   if chunks.group then
     choices.say(self.t.why, ("sums of at most %d steps in one chain"):format(chunks.group), "groups have scales")
   elseif not self.plan.cfg.k_block then
@@ -171,7 +171,7 @@ function Code:chunks(chunks, run)
   end
   run("first", 0, chunks.size)
   self:each("chunk", chunks.count - 2, function(i) run("next", (i + 1) * chunks.size, chunks.size) end)
-  run("next", (chunks.count - 1) * chunks.size, chunks.last)
+  run("next", (chunks.count - 1) * chunks.size, chunks.last, true)
 end
 
 M.suffix = { only = "", first = "", next = "_add", start = "_start", more = "_more" }

@@ -16,14 +16,14 @@ local function touched(target, v) return target.exact and v.used or v.w.lanes en
 -- and product, which reads them.
 
 -- What is there: the partial sum of earlier K steps.
-local function old_value(t, target, at)
-  return t:read("load", at.v.w, "old_" .. at.name, M.place(target, t.isa.lanes, at), touched(target, at.v))
+local function old_value(t, target, at, name)
+  return t:read("load", at.v.w, (name or "old_") .. at.name, M.place(target, t.isa.lanes, at), touched(target, at.v))
 end
 
--- Adds that.
-function M.add(t, target)
+-- Adds that, or other numbers; the names of the sum and of these may be given.
+function M.add(t, target, sum, old)
   return { apply = function(value, at)
-    return t:op("add", at.v.w, "sum_" .. at.name, old_value(t, target, at), value)
+    return t:op("add", at.v.w, (sum or "sum_") .. at.name, old_value(t, target, at, old), value)
   end }
 end
 

@@ -1,6 +1,7 @@
 -- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
 
 local choices = require "base.choices"
+local ending = require "emit.ending"
 local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
@@ -11,13 +12,6 @@ local tiles = require "schedule.tiles"
 local ways = require "way.init"
 
 local M = {}
-
--- Where a tile goes, for an epilogue; or so many rows of it from row `base` on.
-local function target_of(K, tile, c, base, rows)
-  local at = expr.share(base or 0, tile.c.pairs == "rows" and 2 or 1) * tile.c.row
-  return { p = c:at(at), row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, round = tile.c.round,
-           scale = tile.c.scale, rows = rows or tile.rows, scheme = tile.c.pairs and K.plan.attend_scheme }
-end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, k_stride, product }, the last being what
 -- multiplies it, and for integers also their scales, which lie behind the words of a group. next: what is fetched
@@ -94,77 +88,23 @@ local function operand_params(tile)
   return params
 end
 
--- Adds what the end of a tile takes, of which row_scales and c are those of its rows.
-local function add_end_params(params, tile, row_scales, c)
-  if row_scales then params[#params + 1] = { "row_scales", "in", row_scales } end
-  if tile.a.sums then params[#params + 1] = { "row_sums", "in", tile.a.sums } end
-  for _, name in ipairs { "scales", "next_scales" } do
-    if tile.b[name] then params[#params + 1] = { name, "in", tile.b[name] } end
-  end
-  if tile.bias and tile.mode ~= "next" then params[#params + 1] = { "bias", "in", tile.bias } end
-  params[#params + 1] = { "c", "out", c }
-  return params
-end
-
-local function fetch_scales(t, tile, p)
-  if not p.next_scales then return end
-  fetch(t, tile.b.scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, "prefetch")
-end
-
--- The end of so many rows of a tile from row `base` on, in the function that has its parameters as p: init, what their
--- sums start with, or have added when they are read; steps(), those of their epilogue.
-local function floats_end(K, tile, p, base, rows)
-  local t, scheme, next_chunk = K.t, tile.b.scheme, tile.mode == "next"
-  local bias_last = p.scales or ways.of(scheme).finish -- the bias: sums are in no order of columns
-  return { init = p.bias and not bias_last and tile.start(t, p.bias) or nil, steps = function()
-    local target = target_of(K, tile, p.c, base, rows)
-    local store = epilogue.store_as(t, target)
-    fetch_scales(t, tile, p)
-    local added = next_chunk and target or p.bias and { p = p.bias, row = 0 }
-    local add = p.scales and epilogue.scaled(t, p.scales, added)
-      or (next_chunk or bias_last and added) and epilogue.add(t, added)
-    return add and { add, store } or { store }
-  end }
-end
-
--- The same of words of bytes, whose sums are integers. b.scales are those of the columns, a.scales those of the rows.
--- What sums begin with may be behind the scales of columns, or of rows (a.sums).
-local function words_end(K, tile, p, base, rows)
-  local t, scheme = K.t, tile.b.scheme
-  local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.k_stride), scheme)
-    or p.row_sums and gemm.from_row(t, p.row_sums:at(base), scheme) or nil
-  return { init = init, steps = function()
-    local columns = {}
-    for c, v in ipairs(tile.vecs) do
-      local at = (c - 1) * t.isa.lanes
-      columns[c] = { scale = t:op("load", v.w, "scale_c" .. c - 1, p.scales:at(at)),
-                     bias = p.bias and t:op("load", v.w, "bias_c" .. c - 1, p.bias:at(at)) }
-    end
-    local target = target_of(K, tile, p.c, base, rows)
-    fetch_scales(t, tile, p)
-    return { epilogue.from_words(t, p.row_scales:at(base), columns, tile.mode == "next" and target),
-             epilogue.store_as(t, target) }
-  end }
-end
-
-local function end_of(K, ...) return (K.plan.scheme.integers and words_end or floats_end)(K, ...) end
-
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end
 
 -- What a way has for a function of its own.
-local code = { sums = gemm.tile, run = epilogue.run, store = epilogue.store_as, target = target_of }
+local code = { sums = gemm.tile, run = epilogue.run, ending = ending }
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, k_stride, streamed, scales, sums } and b { p, k_stride } as gemm.tile has them, b also with
--- its product; c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one,
--- start is gemm's way to start from it.
+-- mode, last, whether it is the last chunk, steps; a { p, row, k_stride, streamed, scales, sums } and b { p, k_stride }
+-- as gemm.tile has them, b also with its product; c { p, row, ends }, where ends is how it is stored; add { name, p, row }
+-- has rows that are added to it. Without a bias sums start at zero; with one, start is gemm's way to start from it.
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
   local added = tile.mode == "next" and ", added to what is there" or ""
-  K:part(name_of(tile), ("%s, %d K steps%s."):format(tile.text, tile.steps, added),
-    add_end_params(operand_params(tile), tile, tile.a.scales, tile.c.p), function(p)
-    local inner, ends = inner_of(K, tile, p), end_of(K, tile, p, 0, tile.rows)
+  local plus, rows = ending.plus(tile)
+  K:part(name_of(tile) .. plus, ("%s, %d K steps%s%s."):format(tile.text, tile.steps, added, rows),
+    ending.add_params(operand_params(tile), tile, ending.of_rows(tile)), function(p)
+    local inner, ends = inner_of(K, tile, p), ending.of(K, tile, p, 0, tile.rows)
     inner.init = ends.init
     local sums = gemm.tile(K.t, inner)
     epilogue.run(inner, sums, ends.steps())
@@ -176,23 +116,23 @@ end
 local function of_columns(rows, panels, tile)
   return { name = ("%s_%dx%d"):format(tile.label, rows, panels.used),
            text = ("A tile of %d rows and %d columns"):format(rows, panels.used), rows = rows, vecs = panels.vecs,
-           mode = tile.mode, steps = tile.steps, a = tile.a, b = tile.b, bias = tile.bias, start = gemm.from_columns,
-           c = tile.c }
+           mode = tile.mode, last = tile.last, steps = tile.steps, a = tile.a, b = tile.b, bias = tile.bias,
+           start = gemm.from_columns, c = tile.c, add = tile.add }
 end
 
 -- The end of rows of a tile whose sums are in a buffer.
 local function end_rows(K, tile, p, sums, base, rows)
-  local ends = end_of(K, tile, p, base, rows)
+  local ends = ending.of(K, tile, p, base, rows)
   local some = { scheme = tile.b.scheme, rows = rows, vecs = tile.vecs, init = ends.init }
   local from = sums:at(base * (#tile.vecs * K.plan.isa.tile))
   epilogue.run(some, ways.of(some.scheme).buffered.sums(K.t, some, from), ends.steps())
 end
 
--- The products of a tile, whose sums stay in a buffer. before: the tile whose end is made meanwhile,
--- { c, row_scales, from }, the last being the place of its sums from those of this one on.
+-- The products of a tile, whose sums stay in a buffer. before: the tile whose end is made meanwhile: what that has of
+-- its rows (ending.of_rows), and from, the place of its sums from those of this one on.
 local function products_tile(K, tile, before)
   local more, params = tile.mode == "more", operand_params(tile)
-  if before then add_end_params(params, tile, before.row_scales, before.c) end
+  if before then ending.add_params(params, tile, before) end
   K:part(name_of(tile, before and (more and "_more" or "") .. "_interleaved"), ("%s, %d K steps%s%s."):format(tile.text,
     tile.steps, more and ", added to what is there" or "", before and ", interleaved with the end of the tile before"
       or ""),
@@ -207,7 +147,7 @@ end
 local SOME = 8 -- rows of a round: there is one such end for each panel, so short code matters more
 
 local function end_tile(K, tile)
-  local params = add_end_params({ { "sums", "in", tile.sums } }, tile, tile.a.scales, tile.c.p)
+  local params = ending.add_params({ { "sums", "in", tile.sums } }, tile, ending.of_rows(tile))
   K:part(tile.name .. "_end", ("The end of a tile of %d rows."):format(tile.rows), params, function(p)
     local rounds, rest = tile.rows // SOME, tile.rows % SOME
     local function rows(base, count) K.t:scope(function() end_rows(K, tile, p, p.sums, base, count) end) end
@@ -217,7 +157,8 @@ local function end_tile(K, tile)
 end
 
 -- A few row tiles of a panel: the products of each are interleaved with the end of the one before. Of chunks all but
--- the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
+-- the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps, is_last): as of_columns makes
+-- them.
 local function few_tiles(K, product, panels, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
   local kept, size = tiles.keeps_sums(product), ways.of(product.scheme).buffered.size(isa, rows, panels.vecs)
@@ -236,27 +177,31 @@ local function few_tiles(K, product, panels, rows, count, tile)
       K:each("chunk", chunks.count - 2, function(i) chunk("more", (i + 1) * chunks.size, chunks.size) end)
     end
     local mode, k0 = kept and "more" or "start", (chunks.count - 1) * chunks.size
-    products_tile(K, placed(0, mode, k0, chunks.last))
+    local function last(of, i) return of(i, mode, k0, chunks.last, true) end
+    products_tile(K, last(placed, 0))
     K:each("tile", count - 1, function(i)
-      local before = tile(i, mode, k0, chunks.last)
-      products_tile(K, placed(i + 1, mode, k0, chunks.last),
-        { c = before.c.p, row_scales = before.a.scales, from = kept and -size or 0 })
+      local before = ending.of_rows(last(tile, i))
+      before.from = kept and -size or 0
+      products_tile(K, last(placed, i + 1), before)
     end)
-    end_tile(K, placed(count - 1, mode, k0, chunks.last))
+    end_tile(K, last(placed, count - 1))
   end
   if expr.is_const(count) then return K.t:scope(all) end
   K.t:when(0, count, all)
 end
 
 -- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, w, the weights of the panel; alone: there
--- are no other tiles of so many rows; a, the tensor A; its row and k_stride; all, its rows that have scales. Of tile i:
--- x(i), its rows of A; scales(i), theirs; next(i), what it fetches; c(i), as whole_tile has it.
+-- are no other tiles of so many rows; a, the tensor A; its row and k_stride; all, its rows that have scales; ends, how C
+-- is stored. Of tile i: x(i), its rows of A; scales(i), theirs; next(i), what it fetches; c(i), where it goes, and the
+-- numbers from row to row there; add(i), what is added to its rows, if something is.
 function M.each_tile(K, product, panels, rows, count, of)
   local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
-  local function tile(i, mode, k0, steps)
+  local function tile(i, mode, k0, steps, is_last)
     local scales, sums = M.of_rows(product.scheme, of.scales and of.scales(i), of.all, k0)
+    local p, row = of.c(i)
     return of_columns(rows, panels, {
-      label = of.label, mode = mode, steps = steps, bias = of.bias, c = of.c(i),
+      label = of.label, mode = mode, last = is_last, steps = steps, bias = of.bias, add = of.add and of.add(i),
+      c = { p = p, row = row, ends = of.ends },
       a = { p = of.x(i):at(k0 * of.k_stride), row = of.row, k_stride = of.k_stride, streamed = streamed,
             scales = scales, sums = sums },
       b = M.operand(product, panels, of.w, k0, of.next(i)) })
@@ -294,15 +239,15 @@ function M.rows(K, product, group, of)
   for _, run in ipairs(product.runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
-      K:chunks(product.chunks, function(mode, k0, steps)
+      K:chunks(product.chunks, function(mode, k0, steps, is_last)
         whole_tile(K, {
           name = ("%s_%dx%s"):format(of.label, run.size, group.name),
           text = ("A tile of %d rows and the queries of a group"):format(run.size),
-          rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
+          rows = run.size, vecs = group.vecs, mode = mode, last = is_last, steps = steps,
           a = { p = of.weights:at(row * product.steps + k0 * run.size), row = 1, k_stride = run.size },
           b = { p = of.b:at(k0 * group.width), k_stride = group.width, scheme = K.plan.applying.scheme },
           bias = of.bias and of.bias:at(row), start = gemm.from_row,
-          c = { p = of.c:at(row * group.width), row = group.width },
+          c = { p = of.c:at(row * group.width), row = group.width, ends = {} },
         })
       end)
     end)

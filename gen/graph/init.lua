@@ -20,6 +20,7 @@
 --   heads, cols     heads, and the columns of each
 --   weights, bias   matrices as they are packed
 --   scale           of weights and bias
+--   add             a tensor whose rows are added to those of c, in the nest "groups"
 --   qk              of keys: the norm and rope of their rows (graph/qk.lua); attention has those of queries
 --
 -- A matrix as it is packed:

@@ -9,7 +9,7 @@
 --
 -- With "tiles" several projections are one product, [Wq Wk Wv] (rewrite/joint.lua). "groups" has a file of its own,
 -- stage/product_groups.lua.
--- How a tile ends is data: its bias, and what the layout of C says (stored, in graph/layout.lua).
+-- How a tile ends is data: its bias, `add`, and what the layout of C says (emit/ending.lua).
 
 local choices = require "base.choices"
 local emit_qk = require "emit.qk"
@@ -84,14 +84,13 @@ local function record_rows(K, stage, p, runs)
     local function row_of(i) return (i + from) * run.size + run.at end
     product_of.each_tile(K, product, panels, run.size, count, {
       label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column), w = p.w:at(panel), a = a,
-      row = a.row, k_stride = a.k_stride or 1, all = a.scaled_rows,
+      row = a.row, k_stride = a.k_stride or 1, all = a.scaled_rows, ends = ends,
       x = function(i) return p.x:at(layouts.at(a, row_of(i))) end,
       scales = function(i) return p.row_scales and p.row_scales:at(row_of(i)) end,
       next = function(i) return fetched and fetch.of_tile(fetched, panels, p.w, panel, i + from + before[run]) end,
       c = function(i)
         local word = expr.share(run.size % ends.down == 0 and row_of(i) or run.at, ends.down) -- a last odd row is alone
-        return { p = p.out:at(word * c.row + expr.share(column, ends.across)), row = c.row, exact = ends.exact,
-                 round = ends.round, pairs = ends.pairs, scale = ends.scale }
+        return p.out:at(word * c.row + expr.share(column, ends.across)), c.row
       end,
     })
   end

@@ -78,6 +78,7 @@ local function signature(own)
     params[#params + 1] = { "o" .. i, "in", piece.o }
     if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
     params[#params + 1] = { "y" .. i, "out", piece.y }
+    if piece.add then params[#params + 1] = { "x" .. i, "in", piece.add } end
     if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
   end
   if own.tail then params[#params + 1] = { "tail", "out", own.tail } end
@@ -96,7 +97,8 @@ local function tiles_of(own, i, run, number, count, at)
   local tail = select(3, at(0)).type ~= p["y" .. i].type and "tail_" or ""
   product_of.each_tile(K, product, own.panels, run.size, count, {
     label = "output_" .. tail .. group.name, alone = true, bias = p.bias,
-    w = p.panel, a = stage.a, row = row, k_stride = k_stride, all = scaled_rows(stage) and plan.cfg.seq or group.width,
+    w = p.panel, a = stage.a, row = row, k_stride = k_stride, ends = { exact = true },
+    all = scaled_rows(stage) and plan.cfg.seq or group.width,
     x = function(n)
       local g, from = at(n)
       return p["o" .. i]:at(g * (in_rows and group.used * row or product.steps * group.width)):at(from * row)
@@ -108,7 +110,12 @@ local function tiles_of(own, i, run, number, count, at)
     next = function(n)
       return p.next and fetch.part(plan.fetch, product, p.next, own.panels.width, number + n, own.total)
     end,
-    c = function(n) return { p = select(3, at(n)), row = stage.cols, exact = true } end,
+    c = function(n) return select(3, at(n)), stage.cols end,
+    add = piece.add and function(n)
+      local g, from = at(n)
+      local ld = stage.add.row
+      return { name = stage.add.name, p = p["x" .. i]:at(g * (group.used * ld)):at(from * ld), row = ld }
+    end,
   })
 end
 
@@ -137,16 +144,17 @@ local function piece_of(own, i)
 end
 
 -- What a block has of a kind of groups, from number own.first of the kind on: { group, kind, count of equal groups, o,
--- y, scales, before, the tiles of other pieces }. Where rows are asked for, asked = so many from its first one on.
+-- y, scales, add, before, the tiles of other pieces }. Where rows are asked for, asked = so many from its first one on.
 local function piece_at(K, place, stage, piece, own)
   local plan, memory, a = K.plan, K.plan.memory, stage.a
   local group = plan.groups[piece.kind]
-  local row = own.first * group.used + group.q0
+  local row, column = own.first * group.used + group.q0, own.column
   local function of_group(name) return memory:of_group(place, name, group, own.first) end
   return {
     before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,
     o = a.at == "rows" and memory:tensor(place, a):at(layouts.at(a, row)) or of_group(a.name),
-    y = place.y:at(row * stage.cols + own.column),
+    y = place.y:at(row * stage.cols + column),
+    add = stage.add and memory:tensor(place, stage.add):at(layouts.at(stage.add, row) + column),
     scales = a.scales and (scaled_rows(stage) and memory:at(place, a.scales):at(row) or of_group(a.scales)) }
 end
 

@@ -128,27 +128,23 @@ local function words_of(t)
   end
 end
 
--- The steps that end a tile behind its sums, `first` before all.
-local function ends(t, tile, p, target, first)
-  local list, start = { first }, p.bias and tile.start(t, p.bias)
-  if start then
-    list[2] = { apply = function(value, at)
-      return t:op("add", at.v.w, "biased_" .. at.name, value, start(at.r, at.c, at.v.w, "bias_" .. at.name))
-    end }
-  end
-  list[#list + 1] = tile.code.store(t, target)
-  return list
+-- The steps that end a tile, of which `first` makes its sums.
+local function ends(K, tile, p, first)
+  local t, start = K.t, p.bias and tile.start(K.t, p.bias)
+  return tile.code.ending.of(K, tile, p, 0, tile.rows).steps(first, start and { apply = function(value, at)
+    return t:op("add", at.v.w, "biased_" .. at.name, value, start(at.r, at.c, at.v.w, "bias_" .. at.name))
+  end })
 end
 
 -- Makes a tile again with sums in float32, where others are not finite.
-local function safe_path(K, tile, p, target)
+local function safe_path(K, tile, p)
   local t, deinterleave = K.t, tile.scheme.deinterleave
   local scheme = setmetatable({ op = "dot_halves", way = "outer", deinterleave = false, starts = false },
                                { __index = tile.scheme })
   local inner = { scheme = scheme, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
                   a = { p = p.a, row = tile.a.row, k_stride = tile.a.k_stride },
                   b = { p = p.b, k_stride = tile.b.k_stride, value = deinterleave and words_of(t) } }
-  tile.code.run(inner, tile.code.sums(t, inner), ends(t, tile, p, target, { apply = function(value, at)
+  tile.code.run(inner, tile.code.sums(t, inner), ends(K, tile, p, { apply = function(value, at)
     local w, own = at.v.w, both(t, tile, p, at)
     local none = t:op("mul", w, "none_" .. at.name, own, t:op("zero", w, "zero_" .. at.name)) -- NaN if it is not finite
     local finite = t:op("lt", w, "finite_" .. at.name, none, t:op("set", w, "one_" .. at.name, 1.0))
@@ -186,14 +182,14 @@ local function vectors_of(tile, deinterleave)
   return vecs
 end
 
--- The function of a tile, as emit/product.lua has it. code has functions of that: sums, of a tile; run, an epilogue;
--- store, its last step; target(K, tile, c), where the tile goes.
+-- The function of a tile, as emit/product.lua has it. code has functions of that: sums, of a tile; run, an epilogue; and
+-- ending, which makes one.
 function M.alone(K, tile, code)
   local t, vecs = K.t, vectors_of(tile, tile.b.scheme.deinterleave)
   tile.across, tile.code, tile.scheme = #vecs, code, tile.b.scheme
   local size = tile.rows * #vecs * K.plan.isa.lanes
-  local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
-  if tile.bias then table.insert(params, 3, { "bias", "in", tile.bias }) end
+  local ending = code.ending
+  local params = ending.add_params({ { "a", "in", tile.a.p }, { "b", "in", tile.b.p } }, tile, ending.of_rows(tile))
   local name, text = ("%s_k%d"):format(tile.name, tile.steps), ("%s, %d K steps"):format(tile.text, tile.steps)
   choices.add(t.why, "levels")
   K:part(name, text .. ".", params, function(p)
@@ -202,13 +198,12 @@ function M.alone(K, tile, code)
     p.totals = t:buffer("totals", 2 * size)
     sums(K, own, t:buffer("words", size), p.totals)
     local test, found = finite(t, tile, p)
-    code.run(tile, in_memory, ends(t, tile, p, code.target(K, tile, p.c), test))
+    code.run(tile, in_memory, ends(K, tile, p, test))
     t:unless(found(), function()
-      local more = { { "a", "in", p.a }, { "b", "in", p.b }, { "c", "out", p.c } }
-      if p.bias then table.insert(more, 3, { "bias", "in", p.bias }) end
-      table.insert(more, 3, { "totals", "in", p.totals })
+      local more = { { "a", "in", p.a }, { "b", "in", p.b }, { "totals", "in", p.totals } }
+      ending.add_params(more, setmetatable({ bias = p.bias }, { __index = tile }), p)
       K:part(name .. "_safe", text .. ", with sums in float32 where others are not finite.", more,
-        function(q) safe_path(K, tile, q, code.target(K, tile, q.c)) end, "cold")
+        function(q) safe_path(K, tile, q) end, "cold")
     end)
   end)
 end

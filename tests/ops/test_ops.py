@@ -182,51 +182,74 @@ def test_toy_way():
     assert len((ROOT / "tests/toys/toy_way.lua").read_text().splitlines()) <= 50
 
 
-def staged(config, folder, *flags):
-    """The toy stage's kernel beside the same one without it."""
-    for name, residual in ("with", "true"), ("without", "false"):
-        tools.run(ROOT / "build/mhagen-toy", "gen", *config.split(), "isa=scalar", f"residual={residual}",
-                  f"name={name}", "-o", folder)
-    sources = [folder / "with.c", folder / "without.c", folder / "mhagen.c", ROOT / "tests/toys/toy_stage_test.c"]
-    tools.run("gcc", "-std=c11", "-O1", *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o", folder / "test")
+def adds(key, config, isa, folder, *flags):
+    """The kernel of a toy that adds X to Y beside the same one without it, which has float32 in memory."""
+    plain = " ".join(word for word in config.split() if not word.startswith("io_dtype"))
+    for name, words in ("with", [*config.split(), f"{key}=true"]), ("without", plain.split()):
+        tools.run(ROOT / "build/mhagen-toy", "gen", *words, f"isa={isa}", f"name={name}", "-o", folder)
+    sources = [folder / "with.c", folder / "without.c", folder / "mhagen.c", ROOT / "tests/toys/toy_added_test.c"]
+    tools.run("gcc", "-std=c11", "-O0", *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o", folder / "test")
     env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
     assert tools.run(folder / "test", env=env) == "ok\n", config
 
 
-@pytest.mark.parametrize("config", ["h=3 d_model=37 dk=5 seq=37 causal=true", "h=2 d_model=16 dk=8 seq=9 unroll=full",
-                                    "h=2 d_model=9 dk=5 dv=3 seq=7 seq_kv=4 batch=2 project=qo"])
+ADDED = ["h=3 d_model=37 dk=5 seq=37 causal=true", "h=2 d_model=16 dk=8 seq=9 unroll=full",
+         "h=2 d_model=9 dk=5 dv=3 seq=7 seq_kv=4 batch=2 project=qo"]
+
+
+@pytest.mark.parametrize("config", ADDED)
 def test_toy_stage(config, tmp_path):
     """A stage is a file and a line: its order, tasks and text come from the list of stages."""
-    staged(config, tmp_path)
+    adds("added", config, "scalar", tmp_path)
     assert len((ROOT / "tests/toys/toy_stage.lua").read_text().splitlines()) <= 50
 
 
-@pytest.mark.parametrize("other", ["y_width=5", "io_dtype=bf16", "project=qkv", "project=o"])
-def test_toy_stage_refuses(other):
+# Sums of one chunk, and of several; integers, pairs, tile registers, whose ends are apart from the products; rows that
+# are asked for; words of bfloat16 in memory.
+ENDS = [ADDED[0], ADDED[2], "h=5 d_model=600 dk=80 seq=23 k_block=64", "h=3 d_model=37 dk=5 seq=37 dtype=int8",
+        "h=3 d_model=37 dk=16 seq=70 dtype=bf16", "h=2 d_model=64 dk=32 seq=90 q_len=true batch=2",
+        "h=3 d_model=40 dk=8 seq=37 q_len=true io_dtype=bf16 batch=2", "h=2 d_model=70 dk=32 seq=1 io_dtype=bf16",
+        "h=2 d_model=48 dk=8 seq=20 weight_dtype=int8", "h=2 d_model=600 dk=32 seq=20 weight_dtype=int4",
+        "h=2 d_model=48 dk=16 seq=40 dtype=f16 sum_dtype=f16 q_len=true"]
+
+
+@pytest.mark.parametrize("config", ENDS)
+def test_toy_residual(config, tmp_path):
+    """What the end of a tile adds is a tensor that its product names."""
+    for isa in in_turn([isa for isa in ISAS if native(isa)], "residual", config, count=3):
+        adds("residual", config, isa, tmp_path / isa)
+    assert len((ROOT / "tests/toys/toy_residual.lua").read_text().splitlines()) <= 20
+
+
+@pytest.mark.parametrize("other", ["y_width=5", "project=qkv", "project=o"])
+@pytest.mark.parametrize("key", ["added", "residual"])
+def test_toys_refuse(key, other):
     """Rows of X are not those of Y there."""
-    config = "h=2 d_model=16 dk=8 seq=9 isa=scalar residual=true".split()
+    config = f"h=2 d_model=16 dk=8 seq=9 isa=scalar {key}=true".split()
     command = [ROOT / "build/mhagen-toy", "explain", *config, other]
     result = subprocess.run(command, text=True, capture_output=True)
-    assert result.returncode == 2 and "residual = true: must be false with" in result.stderr
+    assert result.returncode == 2 and f"{key} = true: must be false with" in result.stderr
 
 
 @pytest.mark.long
-def test_toy_stage_drawn(tmp_path):
-    """In drawn configs nothing is touched beyond an array, or one line says what the stage is not for."""
-    rng, rows = random.Random(tools.seed_of("toy_stage")), tools.schema(ROOT / "build/mhagen-toy")
+@pytest.mark.parametrize("key", ["added", "residual"])
+def test_toys_drawn(key, tmp_path):
+    """In drawn configs nothing is touched beyond an array, or one line says what the toy is not for."""
+    rng, rows = random.Random(tools.seed_of("toy_stage", key)), tools.schema(ROOT / "build/mhagen-toy")
     keys = ["h", "d_model", "dk", "dv", "seq", "batch", "causal", "y_width", "io_dtype", "unroll", "dtype", "project",
-            "attention", "seq_kv"]
+            "attention", "seq_kv", "q_len"]
     ran = 0
     while ran < 4:
         drawn = fuzz.random_config(rng, rows)
-        config = fuzz.text({key: drawn[key] for key in keys if key in drawn})
-        told = subprocess.run([ROOT / "build/mhagen-toy", "explain", *config.split(), "isa=scalar", "residual=true"],
+        config = fuzz.text({key: drawn[key] for key in keys if key in drawn and drawn[key] != "f16"})
+        isa = rng.choice([isa for isa in ISAS if native(isa)])
+        told = subprocess.run([ROOT / "build/mhagen-toy", "explain", *config.split(), f"isa={isa}", f"{key}=true"],
                               text=True, capture_output=True)
         if told.returncode:
             assert told.stderr.startswith("mhagen: config: ")
             continue
         ran += 1
-        staged(config, tmp_path / str(ran), "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+        adds(key, config, isa, tmp_path / str(ran), "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def test_toy_isa_is_small():

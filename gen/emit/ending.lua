@@ -1,0 +1,101 @@
+-- How a tile of a product ends: the one place that makes the list of its epilogue (emit/epilogue.lua). In this order:
+--
+--   floats of the sums   where these are integers, or weights have scales; plus the bias, or what earlier chunks left
+--   add                  plus rows of another tensor, behind the last chunk
+--   store                scaled, rounded, in pairs, as the layout of C says (`stored` in graph/layout.lua)
+
+local epilogue = require "emit.epilogue"
+local expr = require "base.expr"
+local fetch = require "emit.fetch"
+local gemm = require "emit.gemm"
+local ways = require "way.init"
+
+local M = {}
+
+-- The tensor that is added to a tile, which goes to the end of its last chunk.
+local function added(tile) return tile.last and tile.add or nil end
+
+-- What the name and the text of a function say of it.
+function M.plus(tile)
+  local add = added(tile)
+  if not add then return "", "" end
+  return "_plus_" .. add.name, ", plus rows of " .. add.name
+end
+
+-- Adds the parameters of an end, of which those in `of` are of its rows: row_scales, c, add.
+function M.add_params(params, tile, of)
+  if of.row_scales then params[#params + 1] = { "row_scales", "in", of.row_scales } end
+  if tile.a.sums then params[#params + 1] = { "row_sums", "in", tile.a.sums } end
+  for _, name in ipairs { "scales", "next_scales" } do
+    if tile.b[name] then params[#params + 1] = { name, "in", tile.b[name] } end
+  end
+  if tile.bias and tile.mode ~= "next" then params[#params + 1] = { "bias", "in", tile.bias } end
+  if added(tile) then params[#params + 1] = { "add", "in", of.add } end
+  params[#params + 1] = { "c", "out", of.c }
+  return params
+end
+
+-- What the end of a tile has of its rows.
+function M.of_rows(tile) return { row_scales = tile.a.scales, c = tile.c.p, add = tile.add and tile.add.p } end
+
+local function fetch_scales(t, tile, p)
+  if not p.next_scales then return end
+  fetch(t, tile.b.scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, "prefetch")
+end
+
+-- What sums start with, or have added when they are read; and a function of the target to the step that makes floats of
+-- them, or none.
+local function of_floats(K, tile, p)
+  local t, next_chunk = K.t, tile.mode == "next"
+  local bias_last = p.scales or ways.of(tile.b.scheme).finish -- the bias: sums are in no order of columns
+  return p.bias and not bias_last and tile.start(t, p.bias) or nil, function(target)
+    fetch_scales(t, tile, p)
+    local more = next_chunk and target or p.bias and { p = p.bias, row = 0 }
+    return p.scales and epilogue.scaled(t, p.scales, more)
+      or (next_chunk or bias_last and more) and epilogue.add(t, more) or nil
+  end
+end
+
+-- The same of words of bytes, whose sums are integers. b.scales are those of the columns, a.scales those of the rows.
+-- What sums begin with may be behind the scales of columns, or of rows (a.sums).
+local function of_words(K, tile, p, base)
+  local t, scheme = K.t, tile.b.scheme
+  local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.k_stride), scheme)
+    or p.row_sums and gemm.from_row(t, p.row_sums:at(base), scheme) or nil
+  return init, function(target)
+    local columns = {}
+    for c, v in ipairs(tile.vecs) do
+      local at = (c - 1) * t.isa.lanes
+      columns[c] = { scale = t:op("load", v.w, "scale_c" .. c - 1, p.scales:at(at)),
+                     bias = p.bias and t:op("load", v.w, "bias_c" .. c - 1, p.bias:at(at)) }
+    end
+    fetch_scales(t, tile, p)
+    return epilogue.from_words(t, p.row_scales:at(base), columns, tile.mode == "next" and target)
+  end
+end
+
+-- Where `rows` rows of a tile go, from row `base` on, for an epilogue.
+local function target_of(K, tile, p, base, rows)
+  local ends, row = tile.c.ends, tile.c.row
+  return { p = p.c:at(expr.share(base, ends.pairs == "rows" and 2 or 1) * row), row = row, rows = rows,
+           exact = ends.exact, pairs = ends.pairs, round = ends.round, scale = ends.scale,
+           scheme = ends.pairs and K.plan.attend_scheme }
+end
+
+-- The end of `rows` rows of a tile from row `base` on, in the function that has its parameters as p: init, as of_floats
+-- has it; steps(first, ...), those of the epilogue, which begins with the steps of a way of its own, if there are any.
+function M.of(K, tile, p, base, rows)
+  local init, floats = (K.plan.scheme.integers and of_words or of_floats)(K, tile, p, base)
+  return { init = init, steps = function(...)
+    local target, list = target_of(K, tile, p, base, rows), { ... }
+    if #list == 0 then list[1] = floats(target) end
+    if added(tile) then
+      list[#list + 1] = epilogue.add(K.t, { p = p.add:at(base * tile.add.row), row = tile.add.row, exact = true },
+        "added_", "given_")
+    end
+    list[#list + 1] = epilogue.store_as(K.t, target)
+    return list
+  end }
+end
+
+return M
