@@ -16,10 +16,10 @@ M.START = 2.0 ^ -60
 
 -- Whether sums of scores start at -m behind the first tile: not where m is subtracted from a changed score, nor where
 -- weights are powers.
-function M.from_maximum(plan) return #plan.scores.changes == 0 and not plan.attend_scheme.powers end
+function M.from_maximum(plan) return #plan.scores.changes == 0 and not plan.attend.scheme.powers end
 
 -- Whether they start at that: not where biases are their start, nor sums of pairs.
-local function is_raised(plan) return plan.attend_scheme.group == 1 and #plan.scores.biases == 0 end
+local function is_raised(plan) return plan.attend.scheme.group == 1 and #plan.scores.biases == 0 end
 
 local function is_not_zero(t, w, name, x)
   local zero = t:op("zero", w, "none_" .. name)

@@ -49,7 +49,7 @@ end
 -- what is there; final, the last one; filtered, without values of hidden keys.
 function M.block(K, group, ptrs, block)
   local t, plan, operand = K.t, K.plan, M.strides(K.plan)
-  local tile_steps = ways.of(plan.attend_scheme).tile_words(plan.attend_scheme)
+  local tile_steps = ways.of(plan.attend.scheme).tile_words(plan.attend.scheme)
   -- With the filter time is no matter: the smallest tiles.
   local least = ptrs.context and 2 or 1
   local runs = block.filtered and cut.rows_in(plan.attend.breadth, least, least > 1) or group.context
@@ -75,19 +75,19 @@ function M.block(K, group, ptrs, block)
         block.add and ", added to what is there" or "", block.final and ", divided by the sum" or ""), params,
         function(p)
         local unroll, blocks
-        local steps = block.steps and tiles.words(plan.attend_scheme, block.steps)
+        local steps = block.steps and tiles.words(plan.attend.scheme, block.steps)
         if p.tiles then -- the K loop runs over tiles of keys, in whole blocks
           unroll = tile_steps or block.filtered and 1 or divisor(group.keys.words)
           blocks = p.tiles * (group.keys.words // unroll)
         end
         local tile = {
-          scheme = plan.attend_scheme, name = "context_sums", rows = run.size, vecs = group.vecs, steps = steps,
+          scheme = plan.attend.scheme, name = "context_sums", rows = run.size, vecs = group.vecs, steps = steps,
           blocks = blocks,
           unroll = unroll or K:unroll(steps),
           a = { p = p.v, row = operand.row, k_stride = operand.k_stride }, b = { p = p.p, k_stride = group.width },
           filter = p.key and filter(t, {
             scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p,
-            by = plan.attend_scheme.group }),
+            by = plan.attend.scheme.group }),
         }
         local function row(name)
           return function(c) return stat(group, p.stats, name, c) end
@@ -95,7 +95,7 @@ function M.block(K, group, ptrs, block)
         local function inverse(c, v) return t:op("load", v.w, ("inverse_c%d"):format(c - 1), row "inverse"(c)) end
         local target, ends = { p = p.o, row = group.width, round = block.final and p.o.type.rounded }, {}
         local result = p.context and { p = p.context, row = group.width, rows = run.size, pairs = "rows",
-                                       scheme = plan.scheme } or target
+                                       scheme = plan.attend.context.scheme } or target
         if block.add then ends[#ends + 1] = epilogue.add(t, target) end
         if block.final then ends[#ends + 1] = epilogue.scale(t, "o", inverse) end
         ends[#ends + 1] = epilogue.store_as(t, result)

@@ -265,7 +265,7 @@ local function weights_of(K, step, ptrs)
       for i, at in ipairs(vectors) do list[i] = t:op("load", w, "score" .. i - 1, at) end
       t:update(most, "max", joined(t, "max", list, "max"), most)
     end)
-    local round = K.plan.attend_scheme.b.round
+    local round = K.plan.attend.scheme.b.round
     local top = transpose.of_lanes(t, "max", most, "most")
     if p.test then
       t:op("store", w, nil, p.sums, top)

@@ -44,9 +44,9 @@ local function context_tile(K, step, tile)
     ("%d row%s of the context of %d columns, added to what is there."):format(run.size, run.size > 1 and "s" or "",
       panels.used), params, function(p)
     local unroll, chains = 1, 1
-    if literal then unroll, chains = K:summing(K.plan.attend_scheme, run.size, #panels.vecs, tile.keys) end
+    if literal then unroll, chains = K:summing(K.plan.attend.scheme, run.size, #panels.vecs, tile.keys) end
     local inner = {
-      scheme = K.plan.attend_scheme, rows = run.size, vecs = panels.vecs,
+      scheme = K.plan.attend.scheme, rows = run.size, vecs = panels.vecs,
       steps = literal and tile.keys, blocks = p.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, k_stride = 1 },
       b = { p = p.v, k_stride = tile.row, moving = {} }, init = gemm.from_zero(t),
@@ -152,7 +152,7 @@ end
 function M.put(K, p, at, value, used)
   local context, t = K.plan.attend.context, K.t
   if not context.pairs then return t:write(value.w, p:at(at), value, used) end
-  t:op(K.plan.scheme.store_pairs, value.w, nil, p:at(expr.share(at, K.plan.scheme.group)), value)
+  t:op(context.scheme.store_pairs, value.w, nil, p:at(expr.share(at, context.scheme.group)), value)
 end
 
 -- 1 over the sum of weights at `sums`, or zero where a mask hides all keys.

@@ -75,11 +75,11 @@ local function of_words(K, tile, p, base)
 end
 
 -- Where `rows` rows of a tile go, from row `base` on, for an epilogue.
-local function target_of(K, tile, p, base, rows)
+local function target_of(tile, p, base, rows)
   local ends, row = tile.c.ends, tile.c.row
   return { p = p.c:at(expr.share(base, ends.pairs == "rows" and 2 or 1) * row), row = row, rows = rows,
            exact = ends.exact, pairs = ends.pairs, round = ends.round, scale = ends.scale,
-           scheme = ends.pairs and K.plan.attend_scheme }
+           scheme = ends.scheme }
 end
 
 -- The end of `rows` rows of a tile from row `base` on, in the function that has its parameters as p: init, as of_floats
@@ -87,7 +87,7 @@ end
 function M.of(K, tile, p, base, rows)
   local init, floats = (K.plan.scheme.integers and of_words or of_floats)(K, tile, p, base)
   return { init = init, steps = function(...)
-    local target, list = target_of(K, tile, p, base, rows), { ... }
+    local target, list = target_of(tile, p, base, rows), { ... }
     if #list == 0 then list[1] = floats(target) end
     if added(tile) then
       list[#list + 1] = epilogue.add(K.t, { p = p.add:at(base * tile.add.row), row = tile.add.row, exact = true },

@@ -84,7 +84,7 @@ local function guarded_block(K, group, ptrs, part)
       local sum = t:op("load", v.w, name "whole_sum", stat(group, ptrs.stats, "sum", c))
       if ptrs.asked then sum = t:op("zero_if", v.w, name "asked_sum", M.idle(K, group, ptrs, c, v, name), sum) end
       local both = t:op("add", v.w, name "known", sum, t:op("load", v.w, name "mode", ptrs.steady))
-      local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend_scheme)))
+      local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend.scheme)))
       good[c] = t:op("all", v.w, name "good", calm)
     end
     t:unless(good, function()

@@ -39,7 +39,7 @@ end
 -- Finds m from the scores of all keys. head: span; safe, where the m of the first attempt is kept. put_m(w, name, load,
 -- put, minus_m) puts it.
 function M.raise(K, group, ptrs, head, put_m)
-  local t, scores, scheme, span = K.t, K.plan.scores, K.plan.attend_scheme, head.span
+  local t, scores, scheme, span = K.t, K.plan.scores, K.plan.attend.scheme, head.span
   t:scope(function()
     statistics.each(K, group, ptrs.stats, function(w, name, load, put)
       begin.unknown(t, K.plan, w, name, put)
@@ -161,7 +161,7 @@ local function lead_tile(K, group, ptrs, head)
       first_tile(true)
     end
   end)
-  if K.plan.attend_scheme.powers and group.keys.rises then
+  if K.plan.attend.scheme.powers and group.keys.rises then
     unless_small(K, group, ptrs, function() known_tile(K.plan.scores.masked) end)
   end
 end

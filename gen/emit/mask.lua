@@ -59,7 +59,7 @@ function M.by_head(plan) return mask.steps(plan.cfg).h > 0 end
 
 -- Numbers that the biases of the widest group take.
 function M.count(plan)
-  local scheme = plan.attend_scheme
+  local scheme = plan.attend.scheme
   local words = tiles.ceil_div(plan.kv_rows, scheme.group)
   local rows = scheme.group * tiles.padded(scheme, words) -- also of the last word of keys, and as far as tiles reach
   if mask.steps(plan.cfg).q > 0 then return rows * plan.widest end

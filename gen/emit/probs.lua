@@ -15,7 +15,7 @@ local halves = { "low_half", "high_half" }
 -- parameter; scores, whose span it is; none(name), what stands where no query of the group sees a key;
 -- of_vector(c, stats), a function of (name, x) to what x in vector c becomes.
 local function write(K, group, ptrs, what)
-  local t, isa, m, by = K.t, K.plan.isa, K.plan.cfg.seq_kv, K.plan.attend_scheme.group
+  local t, isa, m, by = K.t, K.plan.isa, K.plan.cfg.seq_kv, K.plan.attend.scheme.group
   local lanes, bounds, words = isa.lanes, what.scores.bounds, group.keys.words
   local params = {
     { "p", "out", ptrs.p }, { "stats", "in", ptrs.stats }, { what.to, "out", ptrs.to },
@@ -36,7 +36,7 @@ local function write(K, group, ptrs, what)
     end
     if bounds.first then clear(0, own.begin * words) end
     if what.scores.masked then
-      clear(own.finish * words, tiles.words(K.plan.attend_scheme, m) - own.finish * words)
+      clear(own.finish * words, tiles.words(K.plan.attend.scheme, m) - own.finish * words)
     end
     local function read(key, r, c, name) -- of a key, its half of a word
       local at = p.p:at((expr.share(key, by) + r // by) * group.width + (c - 1) * lanes)

@@ -15,10 +15,10 @@ local ways = require "way.init"
 local M = {}
 
 -- A field of way/init.lua.
-function M.buffered(K) return ways.of(K.plan.attend_scheme).buffered end
+function M.buffered(K) return ways.of(K.plan.attend.scheme).buffered end
 
 -- K steps of scores.
-local function depth_of(plan) return tiles.words(plan.attend_scheme, plan.attend.depth) end
+local function depth_of(plan) return tiles.words(plan.attend.scheme, plan.attend.depth) end
 
 -- K steps of one chain of a score.
 local function chain_of(plan)
@@ -29,7 +29,7 @@ end
 -- The product of so many rows of keys with the queries of a group, as gemm.tile has it.
 local function product_of(plan, group, rows, k, q, unroll)
   local steps = depth_of(plan)
-  return { scheme = plan.attend_scheme, name = "score_sums", rows = rows, vecs = group.vecs, unroll = unroll,
+  return { scheme = plan.attend.scheme, name = "score_sums", rows = rows, vecs = group.vecs, unroll = unroll,
            steps = steps, chunks = tiles.score_chunks(plan.attending, steps),
            a = { p = k, row = plan.attend.keys.row, k_stride = 1 },
            b = { p = q, k_stride = group.width } }
@@ -63,7 +63,7 @@ function M.record(K, group, ptrs, tile)
   local word = pass.word .. (tile.edge and "_masked" or "") .. followed
   K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
     if chain_of(plan) < depth_of(plan) and not plan.cfg.k_block then choices.add(K.t.why, "score_chunks") end
-    local unroll, chains = K:summing(plan.attend_scheme, rows, #group.vecs, chain_of(plan), tile.edge)
+    local unroll, chains = K:summing(plan.attend.scheme, rows, #group.vecs, chain_of(plan), tile.edge)
     local one = product_of(plan, group, rows, p.k, p.q, unroll)
     one.group, one.pass, one.chains, one.scores, one.key, one.edge = group, pass, chains, scores, p.key, tile.edge
     one.test, one.reads, one.out, one.stats = plan.attend.test_scores, p, p.p, p.stats
@@ -82,7 +82,7 @@ function M.weigh(K, group, ptrs, tile)
   if statistics.apart(plan) then table.insert(params, 1, { "s", "in", tile.kept }) end
   K:part(("weights_%dx%s"):format(tile.rows, group.name), softmax.passes.weighed.doc, params, function(of)
     softmax.weigh(K.t, {
-      scheme = plan.attend_scheme, rows = tile.rows, group = group, pass = softmax.passes.weighed, scores = plan.scores,
+      scheme = plan.attend.scheme, rows = tile.rows, group = group, pass = softmax.passes.weighed, scores = plan.scores,
       edge = plan.scores.masked, test = plan.attend.test_scores, out = of.p, stats = of.stats,
       kept = { p = of.s or of.p:as(of.stats.type), row = group.width },
     })
@@ -95,7 +95,7 @@ function M.products(K, group, ptrs, key, rows)
   K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
-    local unroll = K:summing(plan.attend_scheme, rows, #group.vecs, chain_of(plan))
+    local unroll = K:summing(plan.attend.scheme, rows, #group.vecs, chain_of(plan))
     M.buffered(K).products(K.t, product_of(plan, group, rows, p.k, p.q, unroll), p.sums)
   end)
 end

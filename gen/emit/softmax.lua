@@ -30,7 +30,7 @@ function M.calm(scheme) return scheme.b.most or 2.0 ^ 100 end
 
 -- The least sum of a lane that sees a key: m may be above all of its scores.
 function M.least_sum(t, w, name, plan)
-  return t:op("set", w, "least_" .. name, plan.attend_scheme.b.least or LEAST)
+  return t:op("set", w, "least_" .. name, plan.attend.scheme.b.least or LEAST)
 end
 
 -- 1 over a sum, or with `plan` zero for one that is none: of a lane that sees no key.

@@ -45,7 +45,7 @@ local function count(scores)
 end
 
 -- Not where words have two weights, nor where weights of tiles behind those at hand are there already.
-function M.apart(plan) return plan.attend_scheme.group > 1 or plan.whole_p and plan.scores.wraps end
+function M.apart(plan) return plan.attend.scheme.group > 1 or plan.whole_p and plan.scores.wraps end
 
 -- With the rows of stored scores.
 function M.count(plan)

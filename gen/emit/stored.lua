@@ -27,7 +27,7 @@ local MARGIN = 5.0 -- above such a score: no weight from 2^-95 on is lost
 -- Behind a rise of m: the factor of each lane in all that was multiplied with its weights so far, p_rows of them and
 -- o_rows of sums with values. Weights that would be below the least one then are zeros, and sums below 2^-125.
 local function rescale(K, group, ptrs)
-  local t, scheme = K.t, K.plan.attend_scheme
+  local t, scheme = K.t, K.plan.attend.scheme
   K:part("rescale_" .. group.name, "What was summed so far becomes smaller where the maximum rises.", {
     { "p", "out", ptrs.p }, { "o", "out", ptrs.o }, { "stats", "out", ptrs.stats }, { "p_rows", "int", ptrs.p_rows },
     { "o_rows", "int", ptrs.o_rows },
@@ -90,7 +90,7 @@ end
 -- Puts a maximum that is subtracted from scores: as it is, or as weights that are powers have it.
 local function put_fall(K, w, name, m, put)
   local t = K.t
-  if not K.plan.attend_scheme.powers then return put("fall", m) end
+  if not K.plan.attend.scheme.powers then return put("fall", m) end
   local from, small = weights.start_of_powers(t, w, name, m)
   local at_zero = t:op("set", w, "at_zero_" .. name, powers.offset)
   put("start", weights.start_or_infinite(t, w, name, from, small))
@@ -111,7 +111,7 @@ end
 -- The rise of m in each lane: nothing, or to the largest score of the block. Returns the mask of lanes without a rise.
 -- Where m is subtracted from sums, it becomes that score: the old m and the distance lose digits of large ones.
 local function rise(K, w, name, load, put)
-  local t, scheme, from_m = K.t, K.plan.attend_scheme, begin.from_maximum(K.plan)
+  local t, scheme, from_m = K.t, K.plan.attend.scheme, begin.from_maximum(K.plan)
   local function constant(word, value) return t:op("set", w, word .. "_" .. name, value) end
   local top = load "top"
   local old = from_m and load "max_end"

@@ -14,6 +14,7 @@
 --
 -- A product, C = A B + bias, has also:
 --
+--   scheme          how the ISA multiplies (isa/init.lua)
 --   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product
@@ -34,6 +35,7 @@
 --
 -- Keys and values have h_kv heads. Each serves h / h_kv heads of queries. Attention has also:
 --
+--   scheme          of its products
 --   queries, keys, values, context   tensors
 --   touches         whether its tiles may touch rows behind the last key
 --   of_group(plan, group, stage)   the cost of a group of queries, and the fields of its tiles; if it is missing,
@@ -70,6 +72,15 @@ function M.moving(stage) return M.with({ kind = stage.name, macs = no_macs }, st
 
 -- Of the heads of a stage or matrix, those in a block of heads.
 function M.in_block(plan, of) return of.heads // plan.head_blocks end
+
+-- A list whose products have these schemes: those with weights, and attention.
+function M.multiplied(list, products, attention)
+  local out = {}
+  for i, stage in ipairs(list) do
+    out[i] = M.with(stage, { scheme = stage.weights and products or stage.context and attention or nil })
+  end
+  return out
+end
 
 -- A list with other stages in the place of some: edits { [stage] = list }.
 function M.edited(list, edits)

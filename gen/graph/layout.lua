@@ -7,7 +7,8 @@
 --   exact       of a cache: it lies as an input does, and nothing may be read or written behind its rows
 --   pairs       along which operands lie in pairs, "columns" or "rows" (rewrite/paired.lua); in_place: they become
 --               pairs where float32 was
---   held        rows are rounded to the type of attention's operands
+--   held        numbers are rounded to the type of operands
+--   scheme      how the products multiply whose operands these are: of words, pairs, and what is held
 --   scale       numbers are multiplied by it as they are stored
 --   words, k_stride, count   of rows of words: words of a row, zeros among them; numbers from one K step to the next,
 --               and of all
@@ -45,17 +46,17 @@ function M.words(scheme, rows, words)
   local interleave, tile_words = ways.interleave(scheme), ways.of(scheme).tile_words(scheme)
   local height, padded = tiles.round_up(rows, interleave) + tiles.rows_behind(scheme), tiles.padded(scheme, words)
   return { words = padded, row = tile_words or padded, k_stride = tile_words and height or interleave,
-           count = height * padded, tile_words = tile_words, rows = tile_words and rows }
+           count = height * padded, tile_words = tile_words, rows = tile_words and rows, scheme = scheme }
 end
 
 -- Numbers in pairs of operands of a scheme: of the columns of a row, or of each two rows.
 function M.pairs(layout, along, scheme)
-  return M.with(layout, { pairs = along,
+  return M.with(layout, { pairs = along, scheme = scheme,
                           head = along == "columns" and tiles.words(scheme, layout.head) or layout.head })
 end
 
--- Numbers that are rounded to the type of operands.
-function M.held(layout) return M.with(layout, { held = true }) end
+-- Numbers that are rounded to the type of operands of a scheme.
+function M.held(layout, scheme) return M.with(layout, { held = true, scheme = scheme }) end
 
 -- So many columns of the rows of another tensor.
 function M.columns(layout, within, column, columns)
@@ -77,15 +78,15 @@ end
 -- Whether heads of so many columns are one behind the other in a row.
 function M.side_by_side(layout, columns) return layout.head == columns end
 
--- How the end of a tile stores rows, as data; scheme: of attention, whose operands they are.
+-- How the end of a tile stores rows, as data.
 --   round    the type that they are rounded to
---   pairs    along what they become pairs; down, across: numbers of a column, and of a row, in a word then
+--   pairs    along what they become pairs, of `scheme`; down, across: numbers of a column, and of a row, in a word then
 --   scale    they are multiplied by it
 --   exact    nothing is written behind the columns
 --   type     in memory, if that is not float32
-function M.stored(layout, scheme)
-  local along = not layout.in_place and layout.pairs
-  return { round = layout.held and scheme.b, pairs = along, down = along == "rows" and 2 or 1,
+function M.stored(layout)
+  local along, scheme = not layout.in_place and layout.pairs, layout.scheme
+  return { round = layout.held and scheme.b, pairs = along, scheme = scheme, down = along == "rows" and 2 or 1,
            across = along == "columns" and 2 or 1, scale = layout.scale, exact = layout.exact,
            type = (layout.held or along) and scheme.held }
 end

@@ -47,7 +47,7 @@ end
 
 -- What is rounded, and what that costs, or nil.
 local function rounding(plan)
-  local own, attend, told = plan.scheme.a, plan.attend_scheme.a, {}
+  local own, attend, told = plan.scheme.a, plan.attend.scheme.a, {}
   local quant = plan.stored.quant
   if own.quantized and not quant.group then quant = nil end -- which its type says
   if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
@@ -161,7 +161,7 @@ local function rounded_up(x) return number(math.ceil(x)) end
 -- What operations take at least, by phase, and in all.
 local function floor_lines(recorded, counts, sum)
   local plan = recorded.plan
-  local tiled = ways.of(plan.scheme).rows_of_a or ways.of(plan.attend_scheme).rows_of_a
+  local tiled = ways.of(plan.scheme).rows_of_a or ways.of(plan.attend.scheme).rows_of_a
   local rows = { { "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store", tiled and "tile" or nil } }
   for _, phase in ipairs(counts) do
     rows[#rows + 1] = { phase.phase, rounded_up(phase.cycles), phase.port, rounded_up(phase.fma),

@@ -55,7 +55,7 @@ function M.stack(plan)
   -- With a mask of one row of keys clang 22 takes 17.6 KB, beside a sink and both ends of keys.
   local hidden = #plan.scores.hides > 0 and 8 or 0
   -- Compilers round operands ahead of the products that take them: clang 22 takes 18 KB for 19x6 tiles.
-  local rounded = (plan.scheme.a.round or plan.attend_scheme.a.round) and 16 or 0
+  local rounded = (plan.scheme.a.round or plan.attend.scheme.a.round) and 16 or 0
   return 16 + changed + hidden + kept + rounded + (plan.cfg.unroll == "full" and -(-bytes // 1024) or 0)
 end
 

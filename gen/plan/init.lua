@@ -2,8 +2,8 @@
 -- prints. Plain data, which nothing changes once it is built.
 --
 --   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices
---   products  scheme and attend_scheme: how the ISA multiplies projections and attention; attending and applying, the
---             targets of such tiles (schedule/tiles.lua); weights and value_weights, of those with weights; stored and
+--   products  scheme, how the ISA multiplies projections; attending and applying, the targets of tiles of attention, and
+--             of projections with lanes over queries (schedule/tiles.lua); weights and value_weights, of those with weights; stored and
 --             stored_values, the same as weights are packed; widens, whether a run makes the former of the latter
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
@@ -81,7 +81,7 @@ end
 
 -- The types that numbers are rounded to: operands of projections and of attention, results, rows of a cache, weights.
 function M.types(plan)
-  return { plan.scheme.a, plan.attend_scheme.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
+  return { plan.scheme.a, plan.attend.scheme.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
 end
 
 -- What ||y - ref|| / ||ref|| is at most: that of the operands' types.
@@ -105,7 +105,7 @@ end
 local function work_of(plan, formula)
   local work, by = {}, {}
   for _, stage in ipairs(formula) do
-    local type = isas.multiplied(stage.weights and plan.scheme or plan.attend_scheme)
+    local type = isas.multiplied(stage.scheme or plan.scheme)
     local flops = stage.fill and 0.0 or 2.0 * stage:macs() * plan.cfg.batch
     if flops > 0 and not by[type] then
       by[type] = { type = type, flops = 0.0 }
@@ -161,7 +161,7 @@ local function config_of(cfg)
   local isa = isas.list[cfg.isa]
   local facts = cpu.facts(cfg.cpu, isa)
   local plan = { cfg = cfg, isa = isa, why = {}, cpu = facts, scores = score.of(cfg),
-                 scheme = M.scheme(cfg), attend_scheme = M.scheme(cfg, "attend_dtype"),
+                 scheme = M.scheme(cfg),
                  sums = types.by_name[cfg.sum_dtype],
                  arrays = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),
                  cache = in_memory(cfg, "cache_dtype",
@@ -170,12 +170,18 @@ local function config_of(cfg)
                  per_cycle = 2.0 * isa.lanes, -- flops at one FMA of a full vector a cycle
                  whole_p = #graph.sheets(cfg) > 0 } -- the weights of all keys are kept, not of a block
   if not facts then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
-  local most = groups.most_keys(plan.attend_scheme)
+  return plan
+end
+
+-- How attention multiplies as its key says.
+local function attention_of(cfg)
+  local scheme = M.scheme(cfg, "attend_dtype")
+  local most = groups.most_keys(scheme)
   if most and cfg.key_block and cfg.key_block > most then
     refuse("key_block", cfg.key_block, ("must be at most %d with attend_dtype = %s: "
       .. "longer sums may err by more than mhagen_kernel.error"):format(most, cfg.attend_dtype))
   end
-  return plan
+  return scheme
 end
 
 -- Puts the fields of a table into a plan.
@@ -183,21 +189,24 @@ local function add(plan, fields)
   for name, value in pairs(fields) do plan[name] = value end
 end
 
+-- Chooses how products multiply; returns the list with it.
 local function add_products(plan, formula)
   local cfg = plan.cfg
   plan.stored = of_weights(plan, cfg.weight_dtype)
   plan.stored_values = types.quants[cfg.value_weight_dtype] and of_weights(plan, cfg.value_weight_dtype) or plan.stored
   plan.weights, plan.value_weights = plan.stored, plan.stored_values
   check_inputs(cfg)
-  add(plan, paired.choose(plan, formula))
+  local chosen = paired.choose(plan, formula)
+  plan.scheme = chosen.products
   if plan.weights.quant and not plan.scheme.integers and plan.scheme.group > 1 then
     plan.weights, plan.value_weights = plan, plan
     if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end -- pairs have 16 bits as well
   end
   plan.widens = plan.stored ~= plan.weights
   plan.scheme = mmla.choose(plan, formula)
-  plan.attending = setmetatable({ scheme = plan.attend_scheme }, { __index = plan })
+  plan.attending = setmetatable({ scheme = chosen.attention }, { __index = plan })
   plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })
+  return graph.multiplied(formula, plan.scheme, chosen.attention)
 end
 
 local function add_work(plan, formula, list)
@@ -207,6 +216,7 @@ local function add_work(plan, formula, list)
 end
 
 local function add_stages(plan, list)
+  plan.attend = graph.attend(list)
   local best = arrange.best(plan, list)
   for _, name in ipairs(arrange.fields) do plan[name] = best[name] end
   plan.attend = graph.attend(plan.stages)
@@ -235,8 +245,8 @@ end
 
 function M.build(cfg)
   local plan = config_of(cfg)
-  local formula = graph.of(cfg, plan.scores)
-  add_products(plan, formula)
+  local formula = graph.multiplied(graph.of(cfg, plan.scores), plan.scheme, attention_of(cfg))
+  formula = add_products(plan, formula)
   local list = rewrites.apply(rewrites.of_formula, plan, formula)
   add_work(plan, formula, list)
   add_stages(plan, list)

@@ -56,9 +56,9 @@ end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
 
--- The list with a tensor whose numbers are held in the type of operands.
-local function held(list, tensor)
-  return graph.replaced(list, tensor, layouts.held(tensor))
+-- The list with a tensor whose numbers are held in the type of a scheme's operands.
+local function held(list, tensor, scheme)
+  return graph.replaced(list, tensor, layouts.held(tensor, scheme))
 end
 
 -- The list with keys and values held so that attention reads as their projection leaves them. Sums of groups are stored
@@ -68,19 +68,22 @@ local function held_rows(plan, list)
   if quant and quant.group then return list end
   for _, operand in ipairs { attend.keys, attend.values } do
     local stage = graph.projection(list, operand)
-    if stage and stage.c.at == "workspace" and not stage.qk and not stage.c.staged then list = held(list, stage.c) end
+    if stage and stage.c.at == "workspace" and not stage.qk and not stage.c.staged then
+      list = held(list, stage.c, attend.scheme)
+    end
   end
   return list
 end
 
 -- Inputs become rounded copies; what a product makes is rounded as it ends, weights as they are packed (plan/pack.lua).
 function M.round(plan, list)
-  if rounds(plan.attend_scheme) or rounds(plan.scheme) then choices.add(plan.why, "rounded") end
-  if rounds(plan.attend_scheme) then list = held_rows(plan, list) end
+  local in_attention = rounds(graph.attend(list).scheme)
+  if in_attention or rounds(plan.scheme) then choices.add(plan.why, "rounded") end
+  if in_attention then list = held_rows(plan, list) end
   if not rounds(plan.scheme) then return list end
   local context = graph.attend(list).context
   local read = graph.output(list) and not graph.maker(list, context) -- as attention leaves it
-  if read and context.at == "lanes" then list = held(list, context) end
+  if read and context.at == "lanes" then list = held(list, context, plan.scheme) end
   return M.of_inputs(list, "round", function(input) return tensors.workspace("rounded_" .. input.name, input) end)
 end
 
@@ -124,22 +127,23 @@ function M.context_rows(plan, list)
 end
 
 -- The words of a row of K, and those of whole rows of tile registers.
-local function words_of_keys(plan, list)
-  local words = tiles.words(plan.attend_scheme, graph.attend(list).depth)
-  return words, tiles.padded(plan.attend_scheme, words)
+local function words_of_keys(attend)
+  local words = tiles.words(attend.scheme, attend.depth)
+  return words, tiles.padded(attend.scheme, words)
 end
 
 -- Whether the keys of a head are no whole words: those are made of rows of float32.
-function M.ragged(plan, attend) return attend.depth % plan.attend_scheme.group > 0 end
+function M.ragged(attend) return attend.depth % attend.scheme.group > 0 end
 
-function M.has_short_keys(plan, list)
-  local words, row = words_of_keys(plan, list)
-  return row > words or M.ragged(plan, graph.attend(list))
+function M.has_short_keys(_, list)
+  local attend = graph.attend(list)
+  local words, row = words_of_keys(attend)
+  return row > words or M.ragged(attend)
 end
 
 -- Rows of K that tiles of any group touch.
 local function rows_touched(plan)
-  local keys, scheme = plan.cfg.seq_kv, plan.attend_scheme
+  local keys, scheme = plan.cfg.seq_kv, plan.attend.scheme
   local most = tiles.round_up(keys, scheme.group * scheme.pad)
   for _, group in ipairs(plan.groups) do most = math.max(most, tiles.round_up(keys, group.key_rows)) end
   return most
@@ -147,17 +151,18 @@ end
 
 function M.key_rows(plan, list)
   local attend = graph.attend(list)
-  local words, row = words_of_keys(plan, list)
+  local words, row = words_of_keys(attend)
   local to = tensors.workspace("key_rows", { row = row, head = rows_touched(plan) * row })
   local stage = graph.moving { name = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words,
-                               ragged = M.ragged(plan, attend) }
+                               ragged = M.ragged(attend) }
   return graph.edited(list, { [attend] = { stage, graph.with(attend, { keys = to }) } })
 end
 
-function M.lacks_value_rows(plan) return ways.of(plan.attend_scheme).rows_of_a end
+function M.lacks_value_rows(_, list) return ways.of(graph.attend(list).scheme).rows_of_a end
 
 function M.value_rows(plan, list)
-  local scheme, attend, heads = plan.attend_scheme, graph.attend(list), plan.cfg.h_kv
+  local attend, heads = graph.attend(list), plan.cfg.h_kv
+  local scheme = attend.scheme
   local rows = graph.in_block(plan, { heads = heads }) * attend.breadth
   local layout = layouts.words(scheme, rows, tiles.words(scheme, plan.cfg.seq_kv))
   local to = tensors.workspace("value_rows", tensors.with(layout, { head = attend.breadth * layout.row }))

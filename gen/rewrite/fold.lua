@@ -120,7 +120,8 @@ function M.rewrite(plan, list)
     choices.say(why, "no products of weights", plan.stored.scheme.scales and "their integers have scales of their own"
       or "those would be rounded, in place of the weights")
   end
-  if scores.masked or plan.stored.quant or plan.scheme.group > 1 or plan.attend_scheme.group > 1 then return list end
+  local attend = graph.attend(list)
+  if scores.masked or plan.stored.quant or plan.scheme.group > 1 or attend.scheme.group > 1 then return list end
   -- `projected`, its matrix met by that of the stage `other`, if there is one.
   local function least(projected, other, absorb, merge)
     if not projected then return list end
@@ -132,7 +133,6 @@ function M.rewrite(plan, list)
     return best
   end
   -- What stands between Wq and Wk is another matrix for each query and key.
-  local attend = graph.attend(list)
   if #scores.changes == 0 and not attend.qk and keys_allowed(cfg) then
     list = least(graph.projection(list, attend.keys), graph.projection(list, attend.queries),
       rewrites.absorb_keys, rewrites.merge_keys)
@@ -152,7 +152,7 @@ end
 function M.bits(plan)
   local bits, cfg, list, attend = {}, plan.cfg, plan.stages, plan.attend
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
-  local rounds = plan.arrays.round or plan.scheme.b ~= types.f32 or plan.attend_scheme.b ~= types.f32
+  local rounds = plan.arrays.round or plan.scheme.b ~= types.f32 or plan.attend.scheme.b ~= types.f32
   if not (rounds or plan.stored.quant) then return bits end
   local keys, values, output = matrices.projects(cfg, "k"), matrices.projects(cfg, "v"), graph.output(list)
   local projected, merged = graph.projection(list, attend.keys), graph.maker(list, attend.queries)
@@ -163,7 +163,7 @@ function M.bits(plan)
   add(keys and not projected and merged, "MERGE_K")
   add(values and graph.maker(list, attend.context), "ABSORB_V")
   add(values and output and output.weights.b, "MERGE_V")
-  add(plan.attend_scheme.powers, "POWERS")
+  add(plan.attend.scheme.powers, "POWERS")
   add(plan.widens, "WIDENED")
   return bits
 end

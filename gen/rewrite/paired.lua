@@ -67,7 +67,7 @@ local against_projections = {
 }
 
 local against_attention = {
-  { function(plan) return isas.paired(plan.isa, plan.attend_scheme.b).f16_sums end,
+  { function(plan, list) return isas.paired(plan.isa, graph.attend(list).scheme.b).f16_sums end,
     "scores would lose more digits in sums of half precision than weights may" },
   { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
@@ -94,22 +94,22 @@ local FOLDED = 0.2 -- of the multiply-adds
 
 -- Whether products of weights, which pairs do not have, leave fewer multiply-adds than pairs by vectors make up for.
 local function folds(plan, list)
-  local own = isas.paired(plan.isa, plan.attend_scheme.b)
+  local own = isas.paired(plan.isa, graph.attend(list).scheme.b)
   local tiled = own and own.tiled and not choices.against(against_tiles, plan, list)
   return own and not tiled and fold.left(plan, list) < FOLDED
 end
 
--- The schemes of a plan, `scheme` and `attend_scheme`: in pairs where the ISA has such and nothing stands against
--- them. list: the formula's.
+-- The schemes of products with weights and of attention, `products` and `attention`: in pairs where the ISA has such and
+-- nothing stands against them. list: the formula's.
 function M.choose(plan, list)
-  local chosen = { scheme = plan.scheme, attend_scheme = plan.attend_scheme }
+  local chosen = { products = plan.scheme, attention = graph.attend(list).scheme }
   local known = plan
   if folds(plan, list) then
     choices.add(plan.why, "folded")
     return chosen
   end
   local function choose(name, what, against, untiled)
-    local own = isas.paired(plan.isa, plan[name].b)
+    local own = isas.paired(plan.isa, chosen[name].b)
     if not own then return end
     local few, found = few_queries(plan, list), choices.against(against, known, list)
     local no_tiles = not found and own.tiled and choices.against(untiled, plan, list)
@@ -120,29 +120,32 @@ function M.choose(plan, list)
     else
       chosen[name] = own
       choices.add(plan.why, own.f16_sums and "halves" or "pairs")
-      if name == "scheme" and known.weights.scheme.scales then choices.add(plan.why, "widened_once") end
+      if name == "products" and known.weights.scheme.scales then choices.add(plan.why, "widened_once") end
     end
     if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
   if #list > 1 and not plan.scheme.integers then
-    choose("scheme", "projections", against_projections, {})
-    local by_halves = isas.by_halves(plan.isa, chosen.scheme)
+    choose("products", "projections", against_projections, {})
+    local by_halves = isas.by_halves(plan.isa, chosen.products)
     if by_halves and plan.cfg.q_lanes == "queries" then
       choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
     elseif by_halves then
-      chosen.scheme = by_halves
+      chosen.products = by_halves
       choices.add(plan.why, "deinterleaved")
     end
   end
-  if chosen.scheme.group > 1 then known = setmetatable({ weights = chosen }, { __index = plan }) end
-  choose("attend_scheme", "attention", against_attention, against_tiles)
+  if chosen.products.group > 1 then
+    known = setmetatable({ weights = { scheme = chosen.products } }, { __index = plan })
+  end
+  choose("attention", "attention", against_attention, against_tiles)
   return chosen
 end
 
--- Keys, queries or values as pairs: of the columns of a row, or of each two rows. fields: more of the tensor.
-function M.in_pairs(plan, tensor, fields)
+-- Keys, queries or values as pairs of attention: of the columns of a row, or of each two rows. fields: more of the
+-- tensor.
+function M.in_pairs(attend, tensor, fields)
   local along = tensor.operand == "values" and "rows" or "columns"
-  return tensors.with(layouts.pairs(tensor, along, plan.attend_scheme), fields)
+  return tensors.with(layouts.pairs(tensor, along, attend.scheme), fields)
 end
 
 -- Words of a row of an input, of so many numbers.
@@ -162,25 +165,25 @@ end
 -- The list of stages with inputs, keys, values and context in pairs.
 function M.rewrite(plan, list)
   local attend = graph.attend(list)
-  local queries, ragged = graph.projection(list, attend.queries), conversions.ragged(plan, attend)
+  local queries, ragged = graph.projection(list, attend.queries), conversions.ragged(attend)
   if ragged then choices.add(plan.why, "ragged") end
   local function pair(stage, fields)
-    list = graph.replaced(list, stage.c, M.in_pairs(plan, stage.c, fields))
+    list = graph.replaced(list, stage.c, M.in_pairs(attend, stage.c, fields))
   end
-  for _, operand in ipairs(plan.attend_scheme.group > 1 and { attend.keys, attend.values } or {}) do
+  for _, operand in ipairs(attend.scheme.group > 1 and { attend.keys, attend.values } or {}) do
     local stage = graph.projection(list, operand)
     local has_own_rows = operand == attend.keys and ragged -- of float32, which stage key_rows reads
     if stage and stage.c.at == "workspace" and not (stage.c.staged or has_own_rows) then
       pair(stage, { in_place = stage.qk ~= nil })
     end
   end
-  if plan.attend_scheme.tiled and queries and not (queries.merged or attend.qk or ragged) then
+  if attend.scheme.tiled and queries and not (queries.merged or attend.qk or ragged) then
     pair(queries, { scale = attend.query_scale })
     choices.add(plan.why, "query_pairs")
   end
   if plan.scheme.group == 1 or plan.scheme.integers then return list end
   if graph.output(list) then
-    list = padded_output(plan, graph.replaced(list, attend.context, tensors.with(attend.context, { pairs = true })))
+    list = padded_output(plan, graph.replaced(list, attend.context, tensors.with(attend.context, { pairs = true, scheme = plan.scheme })))
   end
   return conversions.of_inputs(list, "narrow", function(input, rows)
     return tensors.workspace("pairs_" .. input.name,

@@ -48,7 +48,7 @@ local function integers(plan, attend, block)
   local columns = 4 * lanes
   local whole = attend.depth % columns == 0 and attend.breadth % columns == 0 and block % (2 * lanes) == 0
   local side_by_side = attend.keys.row == attend.depth and attend.values.row == attend.breadth
-  local floats = plan.attend_scheme.b.round or not plan.cache.scaled or attend.share < HEADS
+  local floats = attend.scheme.b.round or not plan.cache.scaled or attend.share < HEADS
   local fits = math.max(attend.depth, block) * M.STEPS * 127 < 2 ^ 31
   if not scheme or floats or not (whole and side_by_side and fits)
     or plan.cfg.seq_kv < math.max(columns, block) then return nil end
@@ -70,8 +70,8 @@ local against = {
     "straight code has no loop over the keys that a cache has now" },
   about_queries "query_vectors", about_queries "key_rows", about_queries "context_rows",
   { function(plan) return plan.scores.shown end, "scores are written with lanes over queries" },
-  { function(plan)
-      local exact = (plan.scheme.b == types.f32 or plan.scheme.integers) and plan.attend_scheme.b == types.f32
+  { function(plan, attend)
+      local exact = (plan.scheme.b == types.f32 or plan.scheme.integers) and attend.scheme.b == types.f32
       return not exact and plan.cache == types.f32
     end, "operands of products are rounded as they are read" },
   { function(plan, attend)
@@ -97,7 +97,7 @@ function M.choose(plan, attend)
   local words = plan.cache ~= types.f32 and integers(plan, attend, block) or nil
   if plan.cache ~= types.f32 and not words then
     choices.add(plan.why, "widened")
-    if plan.cache.scaled and not plan.attend_scheme.b.round then choices.add(plan.why, "scales_last") end
+    if plan.cache.scaled and not attend.scheme.b.round then choices.add(plan.why, "scales_last") end
   end
   return { keys = words and 4 * plan.isa.lanes or tile_keys(plan), heads = heads, block = block, words = words }
 end

@@ -104,7 +104,7 @@ local function with_same_tiles(plan, list, hb, macs, groups, cost)
   local first, last = groups[1].vecs, groups[#groups].vecs
   if #first ~= #last or first[#first].w == last[#last].w then return groups, cost end
   local same, same_cost = groups_of(plan, list, hb, #first, true)
-  local slots = macs / (plan.isa.lanes * plan.attend_scheme.group)
+  local slots = macs / (plan.isa.lanes * plan.attend.scheme.group)
   if (same_cost - cost) * plan.head_blocks > SAME_TILES * slots then return groups, cost end
   choices.add(same[#same].why, "same_tiles")
   return same, same_cost
@@ -114,7 +114,7 @@ end
 -- `hb` heads. Each: vecs, count, at = its first query, used and width (queries and lanes), lanes; context and key_rows,
 -- its tiles; products by the names of stages. macs: multiply-adds of the kernel.
 function M.plan(plan, list, hb, macs)
-  local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend_scheme).whole
+  local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend.scheme).whole
   local best, best_cost
   for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
     local groups, cost = groups_of(plan, list, hb, vectors, whole and "equal")
@@ -133,7 +133,7 @@ end
 function M.most_keys(scheme) return not scheme.b.round and ways.list.outer.key_block or nil end
 
 -- Most keys of a block.
-function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend_scheme).key_block end
+function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend.scheme).key_block end
 
 -- Of more keys than these sums are looked at behind each block, and a maximum may rise. Of fewer ones that takes longer
 -- than what it saves, and their heads are done again.
@@ -157,7 +157,7 @@ function M.finish(plan)
     local usual = ways.list.outer.key_block
     local block = M.key_block(plan)
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
-    local words = tiles.padded(plan.attend_scheme, tiles.words(plan.attend_scheme, rows))
+    local words = tiles.padded(plan.attend.scheme, tiles.words(plan.attend.scheme, rows))
     groups[kind] = with(group, {
       kind = kind, keys = { rows = rows, words = words, tiles = count, block_tiles = block_tiles,
                             blocks = ceil_div(count, block_tiles), rest = m % rows,

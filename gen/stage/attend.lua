@@ -25,7 +25,7 @@ local function value_context_of(plan) return graph.maker(plan.stages, plan.atten
 
 -- Words of a query of a head as products read them, zeros among them, where these have no room in its place; or nil.
 local function pair_words(plan)
-  local scheme, depth = plan.attend_scheme, plan.attend.depth
+  local scheme, depth = plan.attend.scheme, plan.attend.depth
   local words, rows = tiles.padded(scheme, tiles.words(scheme, depth)), attention.query_rows(plan)
   return not (rows and rows.paired) and words > depth and words or nil
 end
@@ -115,9 +115,9 @@ local function operand(own, ptrs, kv)
   local q_pairs = pair_words(plan) and own:scratch "q_pairs"
   if not (own.rows and own.rows.paired) then
     rounding.lanes(K, "scaled_queries", group, { p = q, to = q_pairs, rows = plan.attend.depth,
-                                                 scale = plan.attend.query_scale, scheme = plan.attend_scheme })
+                                                 scale = plan.attend.query_scale, scheme = plan.attend.scheme })
   end
-  return (q_pairs or q):as(plan.attend_scheme.held)
+  return (q_pairs or q):as(plan.attend.scheme.held)
 end
 
 local function one_head(own, i, kv)
@@ -200,14 +200,14 @@ local function context_sections(plan, stage, add)
   if context.at ~= "lanes" then return attention.add_rows(plan, add, "o", "context", plan.hb * stage.out) end
   add("lanes", { name = "context", doc = "context of all heads",
                  rows = plan.cfg.h * attention.context_rows(plan, stage),
-                 type = (context.pairs or context.held) and plan.scheme.held })
+                 type = (context.pairs or context.held) and context.scheme.held })
   if context.pairs then attention.add_rows(plan, add, "o", "context of a head", stage.out) end
 end
 
 -- Of the widest group and one task: queries, those with Wk applied, weights, statistics, context before Wv is applied,
 -- and the context that becomes rows of y.
 function M.sections(plan, stage, add)
-  local scored, q_pairs, value_context = plan.attend_scheme.held, pair_words(plan), value_context_of(plan)
+  local scored, q_pairs, value_context = plan.attend.scheme.held, pair_words(plan), value_context_of(plan)
   local key_query = attention.queries(plan).key_query
   local function add_task(...) attention.add_rows(plan, add, ...) end
   attention.query_sections(plan, add)

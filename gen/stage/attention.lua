@@ -31,7 +31,7 @@ Own.__index = Own
 -- Whether an odd number of queries' columns takes no more squares to put words of a head into lanes than floats of all.
 local function fewer_squares(plan, tensor, depth)
   local lanes, side_by_side = plan.isa.lanes, layouts.side_by_side(tensor, depth)
-  local words = plan.hb * tiles.ceil_div(tiles.words(plan.attend_scheme, depth), lanes)
+  local words = plan.hb * tiles.ceil_div(tiles.words(plan.attend.scheme, depth), lanes)
   return not side_by_side or words <= tiles.ceil_div(plan.hb * depth, lanes)
 end
 
@@ -55,14 +55,14 @@ function M.query_rows(plan)
   local of, attend = M.queries(plan), plan.attend
   local tensor, projected = of.tensor, of.projected
   local given = not projected and tensor
-  if tensor and not attend.qk and conversions.ragged(plan, attend) and fewer_squares(plan, tensor, attend.depth) then
-    local words = tiles.words(plan.attend_scheme, attend.depth)
-    return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), distance = words,
+  if tensor and not attend.qk and conversions.ragged(attend) and fewer_squares(plan, tensor, attend.depth) then
+    local words = tiles.words(plan.attend.scheme, attend.depth)
+    return { tensor = tensor, width = words, height = tiles.padded(plan.attend.scheme, words), distance = words,
              paired = true, scale = attend.query_scale or given and attend.scale }
   end
   if projected and tensor.pairs then
     local words = tensor.head
-    return { tensor = tensor, width = words, height = tiles.padded(plan.attend_scheme, words), paired = true }
+    return { tensor = tensor, width = words, height = tiles.padded(plan.attend.scheme, words), paired = true }
   end
   if projected then return { tensor = tensor, width = projected.cols, height = projected.cols } end
   return given and { tensor = given, width = given.width, height = given.width, scale = attend.scale }
@@ -123,7 +123,7 @@ local function queries_in_lanes(own, in_lanes)
     M.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, lane)
       transpose.panel(K, "queries_lanes", group,
         { p = own.p.queries:at(at), row = rows.tensor.row, columns = columns, scale = rows.scale,
-          distance = rows.distance, pair = plan.attend_scheme.pair }, q:at(lane * group.width))
+          distance = rows.distance, pair = plan.attend.scheme.pair }, q:at(lane * group.width))
       context_of.clear(K, group, q:at((lane + rows.width) * group.width), rows.height - rows.width)
     end, rows.distance)
   elseif query then
@@ -210,7 +210,7 @@ end
 
 -- Queries in lanes, where they become such.
 function M.query_sections(plan, add)
-  local rows, of, scheme = M.query_rows(plan), M.queries(plan), plan.attend_scheme
+  local rows, of, scheme = M.query_rows(plan), M.queries(plan), plan.attend.scheme
   local asked = (scheme.group == 1 or rows and rows.paired) and scheme.held or nil -- not before they are pairs
   if not (rows or of.query) then return end
   M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or of.query.cols),

@@ -266,7 +266,7 @@ local function words_of_row(K, stage, from, to)
       local first = t:read("load", w, "first", from:at(at), firsts)
       local second = seconds > 0 and t:read("load", w, "second", from:at(at + stage.words), seconds)
         or t:op("zero", w, "none")
-      t:write(w, to:at(at), t:op(K.plan.attend_scheme.pair, w, "words", first, second),
+      t:write(w, to:at(at), t:op(K.plan.attend.scheme.pair, w, "words", first, second),
         stage.c.row % lanes > 0 and firsts or lanes)
     end)
   end)
@@ -279,9 +279,9 @@ M.key_rows = {
   phase = "key_rows", title = "rows of K", per = "heads", axes = rows_of.at_once,
   sections = function(plan, stage, add)
     local to = stage.c
-    local rows = graph.in_block(plan, stage) * (to.head // to.row) + tiles.rows_behind(plan.attend_scheme)
+    local rows = graph.in_block(plan, stage) * (to.head // to.row) + tiles.rows_behind(plan.attend.scheme)
     add("projected", { name = to.name, doc = "rows of K", cols = to.row, count = rows * to.row,
-                       type = plan.attend_scheme.held })
+                       type = plan.attend.scheme.held })
   end,
   emit = function(K, place, stage)
     local plan, from, to = K.plan, stage.a, stage.c
@@ -312,7 +312,7 @@ local function value_block(K, place, stage, size, first)
   local params = { { "v", "in", rows_of.operands(K, place, stage.a):at(first * ld) },
                    { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.k_stride) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
-  if bounds.stop then params[3] = { "key", "int", first * plan.attend_scheme.group } end
+  if bounds.stop then params[3] = { "key", "int", first * plan.attend.scheme.group } end
   K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,
     rows_of.bounded(K, bounds, params, function(p)
     local function block(at, used)
@@ -334,10 +334,10 @@ end
 
 M.value_rows = {
   phase = "value_rows", title = "rows of V", per = "heads",
-  sections = function(plan, stage, add) add_words(add, "projected", stage.c, "rows of V", plan.attend_scheme) end,
+  sections = function(plan, stage, add) add_words(add, "projected", stage.c, "rows of V", plan.attend.scheme) end,
   -- Blocks of as many words as there are lanes: { size, at } each.
   axes = function(plan, stage)
-    local lanes, words = plan.isa.lanes, tiles.words(plan.attend_scheme, plan.kv_rows)
+    local lanes, words = plan.isa.lanes, tiles.words(plan.attend.scheme, plan.kv_rows)
     local whole, items = words // lanes, {}
     if whole > 0 then items[1] = { first = 0, count = whole, size = lanes } end
     if words % lanes > 0 then items[#items + 1] = { first = whole, count = 1, size = words % lanes } end

@@ -42,17 +42,16 @@ function M.rewrite(plan, list)
     local of = { heads = input.heads or plan.cfg.h_kv }
     local heads, width = graph.in_block(plan, of), input.width or input.head
     local row = tiles.round_up(heads * width, plan.isa.lanes)
-    local ragged = name == "keys" and conversions.ragged(plan, attend) -- key_rows copies them
+    local ragged = name == "keys" and conversions.ragged(attend) -- key_rows copies them
     local touched = attend.touches and (input.grows or input.type or not ragged and (plan.scores.masked and spilling
       or input.heads and crowds(plan, attend, input, row)))
     local qk = name == "keys" and not cached and attend.qk or nil
-    local in_pairs = plan.attend_scheme.group > 1 and not (input.pairs or ragged)
+    local in_pairs = attend.scheme.group > 1 and not (input.pairs or ragged)
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
     if in_pairs or input.heads and (qk or touched) then
-      local copy = tensors.workspace(cached and "copied_" .. name or name, {
-        head = width, row = row, operand = name,
-        held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
-      if in_pairs then copy = paired.in_pairs(plan, copy, { in_place = true }) end
+      local copy = tensors.workspace(cached and "copied_" .. name or name, { head = width, row = row, operand = name })
+      if input.type and not in_pairs and attend.scheme.b.round then copy = layouts.held(copy, attend.scheme) end
+      if in_pairs then copy = paired.in_pairs(attend, copy, { in_place = true }) end
       before[#before + 1] = graph.moving { name = copy.name, of = name, kind = "copy",
                                            phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
                                            cols = width, heads = of.heads, qk = qk }

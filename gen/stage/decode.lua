@@ -21,7 +21,7 @@ local function query_rows(plan)
   if not rows or plan.attend.qk or rows.width ~= plan.attend.depth then return nil end
   local scale = rows.scale or plan.attend.query_scale
   return { tensor = rows.tensor, width = rows.width, height = rows.height, scale = scale,
-           changed = scale or plan.attend_scheme.b.round }
+           changed = scale or plan.attend.scheme.b.round }
 end
 
 -- Rows of biases that a query needs: one for each of the heads that share keys, or one for all.
@@ -30,7 +30,7 @@ local function bias_rows(plan) return mask.by_head(plan) and plan.attend.share o
 -- Rows of queries, scaled and rounded, heads side by side.
 local function change_rows(own, rows, to)
   local K, group, plan = own.K, own.group, own.K.plan
-  local t, w, round = K.t, plan.isa.full, plan.attend_scheme.b.round
+  local t, w, round = K.t, plan.isa.full, plan.attend.scheme.b.round
   K:part(("queries_rows_%d"):format(group.used), ("%d rows of queries%s%s."):format(group.used,
     rows.scale and ", scaled" or "", round and ", rounded" or ""),
     { { "x", "in", own.p.queries }, { "rows", "out", to.p } }, function(p)
@@ -64,7 +64,7 @@ local function rows_of(own)
     own:turn_queries(i, own.q:at(i * (plan.cfg.dk * own.group.width)))
   end)
   rounding.lanes(K, "scaled_queries", own.group, { p = own.q, rows = plan.hb * depth, scale = plan.attend.query_scale,
-                                                   scheme = plan.attend_scheme })
+                                                   scheme = plan.attend.scheme })
   transpose.rows(K, "queries_rows", own.group, own.q, to)
   return to
 end
@@ -131,7 +131,7 @@ function M.plan(plan, stage) return 0, { step = steps.planned(plan, stage) } end
 
 -- Of a task: queries in lanes and as rows, weights, their sums, those of the context; and what a mask takes.
 function M.sections(plan, stage, add)
-  local step, scored = stage.step, plan.attend_scheme.held
+  local step, scored = stage.step, plan.attend.scheme.held
   local function add_task(name, doc, count, type)
     add("task", { name = name, doc = doc, count = count, type = type })
   end
@@ -158,7 +158,7 @@ function M.sections(plan, stage, add)
   attention.packed_sections(plan, add)
   if stage.context.at == "rows" then
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
-                   count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.scheme.held })
+                   count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and stage.context.scheme.held })
   end
   attention.qk_sections(plan, stage, add)
 end

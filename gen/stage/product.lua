@@ -34,7 +34,7 @@ local M = { groups = require "stage.product_groups" }
 local KEYS = { rows = "kv_rows", vectors = "kv_vectors" }
 
 local function plan_rows(plan, stage)
-  local values, ends = stage.c.operand == "values", layouts.stored(stage.c, plan.attend_scheme)
+  local values, ends = stage.c.operand == "values", layouts.stored(stage.c)
   local weights, stored = plan.weights, plan.stored
   if values then weights, stored = plan.value_weights, plan.stored_values end
   local product, cost = tiles.columns(weights, KEYS,
@@ -75,7 +75,7 @@ end
 -- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where tiles fetch
 -- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_rows(K, stage, p, runs)
-  local product, a, c, ends = stage.product, stage.a, stage.c, layouts.stored(stage.c, K.plan.attend_scheme)
+  local product, a, c, ends = stage.product, stage.a, stage.c, layouts.stored(stage.c)
   local fetched, before = (not stage.parts or K.plan.fetch == "ahead") and fetch.of(K.plan, product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
@@ -121,7 +121,7 @@ end
 local function rows_function(K, place, stage, runs, part)
   local plan, memory, row = K.plan, K.plan.memory, part and part.row or 0
   local past, bounds = stage.behind and place[stage.behind], rows_of.bounds_of(K, place, stage)
-  local before = expr.share(row, layouts.stored(stage.c, plan.attend_scheme).down)
+  local before = expr.share(row, layouts.stored(stage.c).down)
   local to = layouts.at(stage.c, rows_of.rows_before(stage, past) + before)
   local params = { { "x", "in", memory:tensor(place, stage.a):at(layouts.at(stage.a, row)) },
                    { "w", "in", memory:at(place, stage.wide or stage.weights.section) },

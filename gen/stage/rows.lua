@@ -17,7 +17,7 @@ local M = { phase = "keys_values", title = "keys and values", per = "heads" }
 -- any tiles and number of queries; an exact one has no more than there are.
 local function height_of(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
-  local scheme = plan.attend_scheme
+  local scheme = plan.attend.scheme
   if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(isas.by_vectors(scheme)) end
   if stage.c.operand == "queries" or stage.c.staged then return stage.rows end
   return plan.kv_rows + (stage.c.operand == "keys" and tiles.rows_behind(scheme) or 0)
@@ -25,7 +25,7 @@ end
 
 -- What a stage makes of a block of heads, in the workspace or in a cache.
 function M.result_section(plan, stage, add)
-  local c, height, ends = stage.c, height_of(plan, stage), layouts.stored(stage.c, plan.attend_scheme)
+  local c, height, ends = stage.c, height_of(plan, stage), layouts.stored(stage.c)
   if c.at == "cache" then
     local each = c.exact and height * c.row or memory.aligned(height * c.row)
     add("cache", { name = stage.name, doc = stage.name, cols = c.row, height = height, each = each,
@@ -142,7 +142,7 @@ function in_place.columns(K, stage, p)
     K:vectors("block", graph.in_block(K.plan, stage) * stage.cols, function(at, used)
       t:scope(function()
         local numbers = t:read("load", isa.full, "numbers", row:at(at), used)
-        t:op(K.plan.attend_scheme.store_pairs, isa.full, nil, row:at(expr.share(at, 2)), numbers)
+        t:op(stage.c.scheme.store_pairs, isa.full, nil, row:at(expr.share(at, 2)), numbers)
       end)
     end)
   end)
@@ -158,7 +158,7 @@ function in_place.rows(K, stage, p)
         local row = p.out:at(word * (2 * ld) + at)
         local even = t:read("load", isa.full, "even", row, used)
         local odd = alone and t:op("zero", isa.full, "none") or t:read("load", isa.full, "odd", row:at(ld), used)
-        local both = t:op(K.plan.attend_scheme.pair, isa.full, "pair", even, odd)
+        local both = t:op(stage.c.scheme.pair, isa.full, "pair", even, odd)
         t:op("store", isa.full, nil, p.out:at(word * ld + at), both)
       end)
     end)
@@ -183,7 +183,7 @@ end
 -- Where rows of keys or values begin, as attention reads them.
 function M.operands(K, place, tensor)
   local p = K.plan.memory:tensor(place, tensor)
-  return tensor.in_place and p:as(K.plan.attend_scheme.held) or p
+  return tensor.in_place and p:as(tensor.scheme.held) or p
 end
 
 -- Rows of C before those that a stage makes.

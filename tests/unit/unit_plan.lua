@@ -201,7 +201,7 @@ return function(check)
     for _, row in ipairs(plan.why) do
       if row.choice:find "^no pairs" then why = row.reason end
     end
-    check(plan.scheme.group == case[2] and plan.attend_scheme.group == case[3], words .. ": other products")
+    check(plan.scheme.group == case[2] and plan.attend.scheme.group == case[3], words .. ": other products")
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
@@ -247,7 +247,7 @@ return function(check)
     for _, row in ipairs(plan.why) do
       if row.choice:find "^no tiles" then why = row.reason end
     end
-    check(not plan.scheme.tiled == not case[2] and not plan.attend_scheme.tiled == not case[3],
+    check(not plan.scheme.tiled == not case[2] and not plan.attend.scheme.tiled == not case[3],
       words .. ": other products")
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
     check(not plan.stage.value_rows == not case[3] and not plan.stage.context_rows == not case[2],
