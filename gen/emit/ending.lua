@@ -85,7 +85,7 @@ end
 -- The end of `rows` rows of a tile from row `base` on, in the function that has its parameters as p: init, as of_floats
 -- has it; steps(first, ...), those of the epilogue, which begins with the steps of a way of its own, if there are any.
 function M.of(K, tile, p, base, rows)
-  local init, floats = (K.plan.scheme.integers and of_words or of_floats)(K, tile, p, base)
+  local init, floats = (tile.b.scheme.integers and of_words or of_floats)(K, tile, p, base)
   return { init = init, steps = function(...)
     local target, list = target_of(tile, p, base, rows), { ... }
     if #list == 0 then list[1] = floats(target) end

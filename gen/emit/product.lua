@@ -93,10 +93,15 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 -- What a way has for a function of its own.
 local code = { sums = gemm.tile, run = epilogue.run, ending = ending }
 
--- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, last, whether it is the last chunk, steps; a { p, row, k_stride, streamed, scales, sums } and b { p, k_stride }
--- as gemm.tile has them, b also with its product; c { p, row, ends }, where ends is how it is stored; add { name, p, row }
--- has rows that are added to it. Without a bias sums start at zero; with one, start is gemm's way to start from it.
+-- One tile of a product, C = A B + bias, over a chunk of its K steps. Without a bias sums start at zero. tile:
+--   name, text    of the function
+--   rows, vecs, steps
+--   mode, last    as Code:chunks has them
+--   a, b          { p, row, k_stride, streamed, scales, sums } and { p, k_stride } as gemm.tile has them, b also with
+--                 its product
+--   start         gemm's way to start from the bias
+--   c             { p, row, ends }: where it goes, and how it is stored (`stored` in graph/layout.lua)
+--   add           { name, p, row } of rows that are added to it, or nil
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
@@ -190,10 +195,16 @@ local function few_tiles(K, product, panels, rows, count, tile)
   K.t:when(0, count, all)
 end
 
--- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, w, the weights of the panel; alone: there
--- are no other tiles of so many rows; a, the tensor A; its row and k_stride; all, its rows that have scales; ends, how C
--- is stored. Of tile i: x(i), its rows of A; scales(i), theirs; next(i), what it fetches; c(i), where it goes, and the
--- numbers from row to row there; add(i), what is added to its rows, if something is.
+-- C of `count` row tiles of a panel, each of `rows` rows. of:
+--   label, bias, w     w: the weights of the panel
+--   alone              there are no other tiles of so many rows
+--   a, row, k_stride   the tensor A, and its distances
+--   all                its rows that have scales
+--   ends               how C is stored
+--   x(i), scales(i)    rows of A of tile i, and their scales
+--   next(i)            what tile i fetches
+--   c(i)               where it goes, and the numbers from row to row there
+--   add(i)             what is added to its rows; nil, if nothing is
 function M.each_tile(K, product, panels, rows, count, of)
   local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps, is_last)

@@ -27,8 +27,8 @@ function M.scales_of_row(scheme, words)
 end
 
 -- build(i, numbers) for the groups of a row that have scales of their own, or for all of it.
-local function each_group(K, cols, build)
-  local group = K.plan.scheme.row_group
+local function each_group(K, scheme, cols, build)
+  local group = scheme.row_group
   if not group then return build(0, cols) end
   local function one(i, numbers) K.t:scope(function() build(i, numbers) end) end
   K:each("group", cols // group, function(i) one(i, group) end)
@@ -36,8 +36,7 @@ local function each_group(K, cols, build)
 end
 
 -- The pointers of x, words and scales for group i. steps: how far the next number, word and scale of a group are.
-local function place_of(K, p, i, steps)
-  local scheme = K.plan.scheme
+local function place_of(scheme, p, i, steps)
   if not scheme.row_group then return p end
   local scales = p.scales:at(i * (scheme.scales_of_group * steps.scales))
   return { x = p.x:at(i * (scheme.row_group * steps.x)),
@@ -47,18 +46,18 @@ end
 
 -- What sums of products start with where weights are 8 more than they should be: -8 times the sum of the integers of
 -- so many numbers. load(name, word) reads a word of each lane.
-local function sums_of(K, w, cols, load)
+local function sums_of(K, scheme, w, cols, load)
   local t = K.t
   local sums = t:start("zero_words", w, "sums")
-  K:each("word", tiles.words(K.plan.scheme, cols), function(k)
+  K:each("word", tiles.words(scheme, cols), function(k)
     t:scope(function() t:update(sums, "minus_eights", sums, load("bytes", k)) end)
   end)
   return t:op("as_f", w, "bits", sums)
 end
 
 -- Words as the product's instruction takes its first operand.
-local function as_read(K, w, name, value)
-  return K.plan.scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
+local function as_read(K, scheme, w, name, value)
+  return scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
 -- What sums start with for each of so many rows, where there are such.
@@ -66,7 +65,7 @@ local function write_sums(K, q, rows, numbers)
   local t, w = K.t, K.plan.isa.full
   K:each("row", q.sums and rows or 0, function(row)
     t:scope(function()
-      t:write(w, q.sums:at(row), sums_of(K, w, numbers, function(name, word)
+      t:write(w, q.sums:at(row), sums_of(K, q.to.scheme, w, numbers, function(name, word)
         return t:op("dup_word", w, name, q.words:at(row * q.to.row + word))
       end), 1)
     end)
@@ -76,7 +75,8 @@ end
 -- So many numbers of as many rows as a vector has lanes, or fewer. q: x, words, scales and sums; cols, those of a row
 -- of x; to, the tensor of the words. The place of the scales has what numbers are multiplied by until they are words.
 local function block(K, q, rows, numbers)
-  local t, isa, group = K.t, K.plan.isa, K.plan.scheme.group
+  local t, isa, scheme = K.t, K.plan.isa, q.to.scheme
+  local group, interleave = scheme.group, ways.interleave(scheme)
   local w, lanes, list = isa.full, isa.lanes, {}
   local function read(name, at, used)
     if used <= 0 then return t:op("zero", w, name) end
@@ -92,7 +92,6 @@ local function block(K, q, rows, numbers)
   end)
   local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
   t:write(w, q.scales, inverse, rows)
-  local interleave = ways.interleave(K.plan.scheme)
   local function together(first, count) -- rows whose words lie side by side
     t:scope(function()
       local by = {}
@@ -106,14 +105,14 @@ local function block(K, q, rows, numbers)
           local value = read("value_" .. i .. row, at, used - i * lanes)
           values[i + 1] = t:op("mul", w, "scaled_" .. i .. row, value, by[n])
         end
-        return as_read(K, w, row, t:op(K.plan.scheme.words, w, "integers" .. row, table.unpack(values)))
+        return as_read(K, scheme, w, row, t:op(scheme.words, w, "integers" .. row, table.unpack(values)))
       end
       local function words(word, used)
         t:scope(function()
           local made, to = integers(0, word, used), q.words:at(first * (interleave * q.to.row) + layouts.word_at(q.to,
             word))
-          local filled = tiles.words(K.plan.scheme, used)
-          if K.plan.scheme.row_group and filled < lanes then -- those of the next group are behind it
+          local filled = tiles.words(scheme, used)
+          if scheme.row_group and filled < lanes then -- those of the next group are behind it
             return t:write(w, to, t:op("as_f", w, "bits", made), filled)
           end
           if interleave == 1 then return t:op("store_words", w, nil, to, made) end
@@ -136,9 +135,9 @@ end
 
 -- x[rows][cols] -> words[rows], as `to` has them, and scales[rows], of groups scales[groups][all].
 function M.rows(K, x)
-  local lanes = K.plan.isa.lanes
+  local lanes, scheme = K.plan.isa.lanes, x.to.scheme
   local function label(what, rows) -- scales of groups lie as far apart as there are rows
-    if K.plan.scheme.row_group and x.all ~= rows then what = ("%s_of_%d"):format(what, x.all) end
+    if scheme.row_group and x.all ~= rows then what = ("%s_of_%d"):format(what, x.all) end
     return layouts.label(what, x.to, rows, x.cols)
   end
   local function blocks(p, first, rows)
@@ -146,8 +145,8 @@ function M.rows(K, x)
                      { "scales", "out", p.scales:at(first) } }
     K:part(label("quantize_rows", rows), ("%d rows of %d numbers in int8."):format(rows, x.cols),
       params, function(q)
-      each_group(K, x.cols, function(i, numbers)
-        local at = place_of(K, q, i, { x = 1, words = 1, scales = x.all })
+      each_group(K, scheme, x.cols, function(i, numbers)
+        local at = place_of(scheme, q, i, { x = 1, words = 1, scales = x.all })
         block(K, { x = at.x, words = at.words, scales = at.scales, sums = at.sums, cols = x.cols, to = x.to }, rows,
           numbers)
       end)
@@ -184,19 +183,19 @@ end
 
 -- A word of four rows, or one of its two parts; of: a suffix for the names of its values.
 local function word_of(K, own, row, rows, of, part)
-  local t, w, scheme, name, values = K.t, own.w, K.plan.scheme, own.name, {}
+  local t, w, scheme, name, values = K.t, own.w, own.scheme, own.name, {}
   for i = part or 0, 3, 4 // scheme.group do
     local number = ("%s%d%s"):format(of, i, name)
     local value = i < rows and read(K, own, "value" .. of, row, i) or t:op("zero", w, "none" .. number)
     values[#values + 1] = t:op("mul", w, "scaled" .. number, value, own.inverse)
   end
   local integers = ("integers%s%s%s"):format(part or "", of, name)
-  return as_read(K, w, of .. name, t:op(scheme.lane_words, w, integers, table.unpack(values)))
+  return as_read(K, scheme, w, of .. name, t:op(scheme.lane_words, w, integers, table.unpack(values)))
 end
 
 -- Words of rows one below the other.
 local function store_words(K, own)
-  local parts = 4 // K.plan.scheme.group -- words of four rows
+  local parts = 4 // own.scheme.group -- words of four rows
   local function words(row, rows)
     K.t:scope(function()
       for part = 0, parts - 1 do
@@ -207,7 +206,7 @@ local function store_words(K, own)
   end
   K:each("word", own.x.rows // 4, function(row) words(row, 4) end)
   if own.x.rows % 4 > 0 then words(own.x.rows // 4, own.x.rows % 4) end
-  for word = tiles.ceil_div(own.x.rows, 4) * parts, tiles.words(K.plan.scheme, own.x.rows) - 1 do
+  for word = tiles.ceil_div(own.x.rows, 4) * parts, tiles.words(own.scheme, own.x.rows) - 1 do
     local none = K.t:op("zero_words", own.w, ("none%d%s"):format(word, own.name))
     K.t:op("store_words", own.w, nil, own.p.words:at(word * own.group.width + own.lane), none)
   end
@@ -231,27 +230,29 @@ local function store_pairs(K, own)
 end
 
 -- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], of groups of
--- rows scales[groups][width].
+-- rows scales[groups][width]. x.scheme: of the product that reads the words.
 function M.lanes(K, group, x)
-  local t, store = K.t, ways.interleave(K.plan.scheme) == 1 and store_words or store_pairs
+  local t, scheme = K.t, x.scheme
+  local store = ways.interleave(scheme) == 1 and store_words or store_pairs
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
     ("%d rows for a group of queries in int8."):format(x.rows),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
       for c, v in ipairs(group.vecs) do
         local lane = (c - 1) * group.lanes
         local function some(i, rows)
-          local at = place_of(K, p, i, { x = group.width, words = group.width, scales = group.width })
-          local own = { w = v.w, name = "_c" .. c - 1, group = group, lane = lane, p = at, x = { rows = rows } }
+          local at = place_of(scheme, p, i, { x = group.width, words = group.width, scales = group.width })
+          local own = { scheme = scheme, w = v.w, name = "_c" .. c - 1, group = group, lane = lane, p = at,
+                        x = { rows = rows } }
           local scale
           scale, own.inverse = scales(t, v.w, own.name, largest(K, own))
           t:op("store", v.w, nil, at.scales:at(lane), scale)
           store(K, own)
           if not at.sums then return end
-          t:op("store", v.w, nil, at.sums:at(lane), sums_of(K, v.w, rows, function(name, word)
+          t:op("store", v.w, nil, at.sums:at(lane), sums_of(K, scheme, v.w, rows, function(name, word)
             return t:op("load_words", v.w, name, at.words:at(word * group.width + lane))
           end))
         end
-        t:scope(function() each_group(K, x.rows, some) end)
+        t:scope(function() each_group(K, scheme, x.rows, some) end)
       end
     end)
 end

@@ -73,6 +73,13 @@ function M.moving(stage) return M.with({ kind = stage.name, macs = no_macs }, st
 -- Of the heads of a stage or matrix, those in a block of heads.
 function M.in_block(plan, of) return of.heads // plan.head_blocks end
 
+-- How products with weights multiply, or nil where there are none.
+function M.scheme(list)
+  for _, stage in ipairs(list) do
+    if stage.weights then return stage.scheme end
+  end
+end
+
 -- A list whose products have these schemes: those with weights, and attention.
 function M.multiplied(list, products, attention)
   local out = {}

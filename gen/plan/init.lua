@@ -2,9 +2,9 @@
 -- prints. Plain data, which nothing changes once it is built.
 --
 --   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices
---   products  scheme, how the ISA multiplies projections; attending and applying, the targets of tiles of attention, and
---             of projections with lanes over queries (schedule/tiles.lua); weights and value_weights, of those with weights; stored and
---             stored_values, the same as weights are packed; widens, whether a run makes the former of the latter
+--   products  scheme, how the ISA multiplies projections; targets of tiles (schedule/tiles.lua): attending, of
+--             attention, applying, of projections with lanes over queries, weights and value_weights, of the others;
+--             stored and stored_values, the same as weights are packed; widens, whether a run makes these of those
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
 --   tasks     resident, tasks_wanted, groups_per_task, attend_tasks
@@ -203,7 +203,7 @@ local function add_products(plan, formula)
     if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end -- pairs have 16 bits as well
   end
   plan.widens = plan.stored ~= plan.weights
-  plan.scheme = mmla.choose(plan, formula)
+  plan.scheme = mmla.choose(plan, formula, chosen.products)
   plan.attending = setmetatable({ scheme = chosen.attention }, { __index = plan })
   plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })
   return graph.multiplied(formula, plan.scheme, chosen.attention)

@@ -41,8 +41,9 @@ local function disobeyed(plan, list, lanes)
   end
   local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
   if plan.stored.quant and lanes == "queries" then
+    local key = graph.scheme(list).integers and "dtype" or "weight_dtype"
     found[1] = { "q_lanes", lanes, ("must be columns with %s = %s, whose words have weights of one column"):format(
-      plan.scheme.integers and "dtype" or "weight_dtype", plan.scheme.integers and cfg.dtype or cfg.weight_dtype) }
+      key, cfg[key]) }
   end
   if lanes == "none" then
     with = project
@@ -88,7 +89,7 @@ function M.possible(plan, list)
   local cfg = plan.cfg
   local refused, lanes = {}, {}
   local projected = graph.projection(list, graph.attend(list).queries)
-  local one_way = plan.stored.quant or ways.columns(plan.scheme)
+  local one_way = plan.stored.quant or projected and ways.columns(projected.scheme)
   local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
   for _, one in ipairs(projected and possible or { "none" }) do
     if not projected or one == (cfg.q_lanes or one) then

@@ -87,9 +87,10 @@ function Pack:rows(product, to, build)
   end
 end
 
--- A fill of weights, in pairs or rounded where a plan has them so, or as quants of a kind: two of 16 bits are a pair.
-function Pack:of_weights(fill)
-  local scheme, short = self.plan.scheme, fill.quant and fill.quant.type
+-- A fill of the weights of a product, in pairs or rounded where it has them so, or as quants of a kind: two of 16 bits
+-- are a pair.
+function Pack.of_weights(scheme, fill)
+  local short = fill.quant and fill.quant.type
   if short then fill.quant = nil end
   fill.list = (short or scheme.group > 1) and "pairs" or scheme.packed and "rounded"
   return fill

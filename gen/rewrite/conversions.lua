@@ -1,7 +1,7 @@
 -- Rewrites that put stages of stage/convert.lua into the list: what they make is read in the place of what they read.
 --
---   of_inputs(list, kind, make)   projections of Q, K and V read make(input, rows), a tensor, in the place of each
---                                 input
+--   of_inputs(list, kind, make)   projections of Q, K and V read make(input, stage), a tensor, in the place of each
+--                                 input, stage being the first of them
 --   round, widen                  the same of all inputs that need it
 --   context_rows                  in front of the output
 --   key_rows, value_rows          in front of attention
@@ -44,7 +44,7 @@ function M.of_inputs(list, kind, make)
     if stage then
       local input = stage.a
       if not known[input.name] then
-        known[input.name] = make(input, stage.rows)
+        known[input.name] = make(input, stage)
         add(stages, kind, stage.fill, { name = input.name, to = known[input.name], rows = stage.rows,
                                         cols = input.row })
       end
@@ -84,7 +84,9 @@ function M.round(plan, list)
   local context = graph.attend(list).context
   local read = graph.output(list) and not graph.maker(list, context) -- as attention leaves it
   if read and context.at == "lanes" then list = held(list, context, plan.scheme) end
-  return M.of_inputs(list, "round", function(input) return tensors.workspace("rounded_" .. input.name, input) end)
+  return M.of_inputs(list, "round", function(input, stage)
+    return tensors.workspace("rounded_" .. input.name, graph.with(input, { scheme = stage.scheme }))
+  end)
 end
 
 function M.has_small_inputs(plan) return plan.arrays.round end
@@ -112,15 +114,15 @@ end
 
 -- ---- rows of words, as tile registers take them ----
 
-function M.lacks_context_rows(plan, list)
+function M.lacks_context_rows(_, list)
   local output = graph.output(list)
-  return ways.of(plan.scheme).rows_of_a and output and output.a.at == "lanes"
+  return output and ways.of(output.scheme).rows_of_a and output.a.at == "lanes"
 end
 
 function M.context_rows(plan, list)
   local output = graph.output(list)
-  local count = tiles.words(plan.scheme, output.steps)
-  local rows = tensors.rows("context_rows", tensors.with(layouts.words(plan.scheme, plan.cfg.seq, count),
+  local count = tiles.words(output.scheme, output.steps)
+  local rows = tensors.rows("context_rows", tensors.with(layouts.words(output.scheme, plan.cfg.seq, count),
     { scales = output.a.scales, scaled = output.a.scaled }))
   local stage = graph.moving { name = "context_rows", of = "context", a = output.a, c = rows, words = count }
   return graph.edited(list, { [output] = { stage, graph.with(output, { a = rows }) } })
@@ -152,7 +154,7 @@ end
 function M.key_rows(plan, list)
   local attend = graph.attend(list)
   local words, row = words_of_keys(attend)
-  local to = tensors.workspace("key_rows", { row = row, head = rows_touched(plan) * row })
+  local to = tensors.workspace("key_rows", { row = row, head = rows_touched(plan) * row, scheme = attend.scheme })
   local stage = graph.moving { name = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words,
                                ragged = M.ragged(attend) }
   return graph.edited(list, { [attend] = { stage, graph.with(attend, { keys = to }) } })

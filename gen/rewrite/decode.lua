@@ -23,7 +23,7 @@ function M.rewrite(plan, list)
   list = graph.edited(list, { [attend] = { own } })
   if not output then return list end
   -- Of integers words are made once all heads are there.
-  local function width(n) return plan.scheme.integers and n or tiles.words(plan.scheme, n) end
+  local function width(n) return output.scheme.integers and n or tiles.words(output.scheme, n) end
   local context = tensors.rows("context", { row = width(output.steps), head = width(attend.out) })
   return graph.replaced(list, attend.context, context)
 end

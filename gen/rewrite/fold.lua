@@ -64,7 +64,7 @@ function rewrites.absorb_keys(list, cfg, keys)
   local attend = graph.attend(list)
   local query = graph.product {
     name = "key_query", nest = "lanes", per = "head", a = attend.queries, c = tensors.task "kq", rows = cfg.seq,
-    steps = cfg.dk, cols = keys.steps, heads = cfg.h,
+    scheme = keys.scheme, steps = cfg.dk, cols = keys.steps, heads = cfg.h,
     weights = graph.matrix("wk", { text = "wk^T", a_flipped = true, along = "row", width = cfg.dk, heads = cfg.h_kv }),
   }
   return graph.edited(list, { [keys] = {}, [attend] = { query, reading(attend, "keys", "Wk is applied to the queries", {
@@ -89,7 +89,8 @@ function rewrites.absorb_values(list, cfg, values)
   local attend = graph.attend(list)
   local context = graph.product {
     name = "value_context", nest = "lanes", per = "head", a = tensors.task "c", c = attend.context, rows = cfg.seq,
-    steps = values.steps, cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
+    scheme = values.scheme, steps = values.steps, cols = cfg.dv, heads = cfg.h, weights = values.weights,
+    bias = values.bias,
   }
   return graph.edited(list, { [values] = {}, [attend] = {
     reading(attend, "values", "Wv is applied to the context", { values = values.a, breadth = values.steps }),

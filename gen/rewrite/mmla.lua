@@ -14,22 +14,22 @@ local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
 local against = {
   { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
   { function(plan, list)
-      local own = not plan.scheme.integers and graph.output(list) -- context as attention stores it
+      local own = not graph.scheme(list).integers and graph.output(list) -- context as attention stores it
       return own and graph.attend(list).out % 4 > 0
     end, "dv has to be a multiple of four" },
   { function(plan) return odd_rows(plan.cfg, "kv_rows") or odd_rows(plan.cfg, "out_rows") end,
     "given rows of tiles have to be even" },
 }
 
--- The product of the projections of a plan: by blocks where the ISA has such and nothing stands against it. list: the
--- formula's.
-function M.choose(plan, list)
-  local own = #list > 1 and isas.by_mmla(plan.scheme)
-  if not own then return plan.scheme end
+-- How projections multiply that would do so by `scheme`: by blocks where the ISA has such and nothing stands against
+-- it. list: the formula's.
+function M.choose(plan, list, scheme)
+  local own = #list > 1 and isas.by_mmla(scheme)
+  if not own then return scheme end
   local found = choices.against(against, plan, list)
   if found then
     choices.say(plan.why, "no products by mmla", found)
-    return plan.scheme
+    return scheme
   end
   choices.add(plan.why, "mmla")
   return own

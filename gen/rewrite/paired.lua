@@ -29,12 +29,15 @@ local function few_queries(plan, list)
   return graph.attend(list).keys.at == "cache" and decode.few_queries(plan)
 end
 
+-- The ISA's products of pairs in the place of those with weights, or nil.
+local function pairs_of(plan, list) return isas.paired(plan.isa, graph.scheme(list).b) end
+
 local MANY = 8 -- queries, for which it pays to make pairs of weights before they are multiplied
 
 -- Whether a run makes pairs of weights in small integers, once for all rows: of words that lie in no other order, and
 -- have no zeros behind the rows of a head.
 local function widens(plan, list)
-  local own = isas.paired(plan.isa, plan.scheme.b)
+  local own = pairs_of(plan, list)
   local ragged = graph.output(list) and graph.attend(list).out % 2 > 0
   return plan.cfg.seq >= MANY and not (own.f16_sums or own.blocks or isas.by_halves(plan.isa, own) or ragged)
 end
@@ -46,7 +49,7 @@ local against_projections = {
       return few_queries(plan, list) and graph.output(list) and graph.attend(list).out % plan.isa.lanes > 0
     end, "rows of the context are no whole vectors" },
   { function(plan, list)
-      local sums = isas.paired(plan.isa, plan.scheme.b).f16_sums
+      local sums = pairs_of(plan, list).f16_sums
       return sums and graph.output(list) and graph.attend(list).out % 2 > 0
     end, "blocks of sums in half precision have no room for zeros behind an odd dv" },
   { function(plan, list) return graph.output(list) and (plan.cfg.context_rows or 0) % 2 > 0 end,
@@ -57,12 +60,12 @@ local against_projections = {
     end, "a cache is filled from rows of float32" },
   { function(plan, list) return plan.weights.scheme.scales and not widens(plan, list) end,
     "weights are small integers, which become float32" },
-  { function(plan)
+  { function(plan, list)
       local type = plan.weights.quant and plan.weights.quant.type
-      return type and type ~= plan.scheme.b
+      return type and type ~= graph.scheme(list).b
     end,
     "weights have 16 bits of another type, and become float32" },
-  { function(plan) return isas.paired(plan.isa, plan.scheme.b).f16_sums and plan.sums ~= plan.scheme.b end,
+  { function(plan, list) return pairs_of(plan, list).f16_sums and plan.sums ~= graph.scheme(list).b end,
     "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
 }
 
@@ -99,8 +102,8 @@ local function folds(plan, list)
   return own and not tiled and fold.left(plan, list) < FOLDED
 end
 
--- The schemes of products with weights and of attention, `products` and `attention`: in pairs where the ISA has such and
--- nothing stands against them. list: the formula's.
+-- The schemes of products with weights and of attention, `products` and `attention`: in pairs where the ISA has such
+-- and nothing stands against them. list: the formula's.
 function M.choose(plan, list)
   local chosen = { products = plan.scheme, attention = graph.attend(list).scheme }
   local known = plan
@@ -124,7 +127,7 @@ function M.choose(plan, list)
     end
     if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
-  if #list > 1 and not plan.scheme.integers then
+  if #list > 1 and not chosen.products.integers then
     choose("products", "projections", against_projections, {})
     local by_halves = isas.by_halves(plan.isa, chosen.products)
     if by_halves and plan.cfg.q_lanes == "queries" then
@@ -149,7 +152,7 @@ function M.in_pairs(attend, tensor, fields)
 end
 
 -- Words of a row of an input, of so many numbers.
-function M.words_of_row(plan, width) return tiles.round_up(width, plan.isa.lanes) // plan.scheme.group end
+function M.words_of_row(isa, scheme, width) return tiles.round_up(width, isa.lanes) // scheme.group end
 
 -- Each head of the context begins with a word: zeros are behind an odd dv, in rows of Wo as well.
 local function padded_output(plan, list)
@@ -181,13 +184,16 @@ function M.rewrite(plan, list)
     pair(queries, { scale = attend.query_scale })
     choices.add(plan.why, "query_pairs")
   end
+  local output = graph.output(list)
   if plan.scheme.group == 1 or plan.scheme.integers then return list end
-  if graph.output(list) then
-    list = padded_output(plan, graph.replaced(list, attend.context, tensors.with(attend.context, { pairs = true, scheme = plan.scheme })))
+  if output then
+    local context = tensors.with(attend.context, { pairs = true, scheme = output.scheme })
+    list = padded_output(plan, graph.replaced(list, attend.context, context))
   end
-  return conversions.of_inputs(list, "narrow", function(input, rows)
+  return conversions.of_inputs(list, "narrow", function(input, stage)
+    local words = M.words_of_row(plan.isa, stage.scheme, input.row)
     return tensors.workspace("pairs_" .. input.name,
-      graph.with(layouts.words(plan.scheme, rows, M.words_of_row(plan, input.row)), { head = 0 }))
+      graph.with(layouts.words(stage.scheme, stage.rows, words), { head = 0 }))
   end)
 end
 

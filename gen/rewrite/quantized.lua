@@ -23,19 +23,20 @@ local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 local function check(plan, stage)
   local of = stage.c.operand == "values" and plan.value_weights or plan.weights
   if math.min(stage.steps, of.quant.group or stage.steps) <= MOST then return end
-  tiles.refuse("dtype", plan.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
+  tiles.refuse("dtype", stage.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))
 end
 
--- The layout of so many rows of integers, made of as many numbers.
-local function layout(plan, rows, count)
-  return layouts.words(plan.scheme, rows, tiles.round_up(tiles.words(plan.scheme, count), plan.isa.lanes))
+-- The layout of so many rows of integers that a product reads, made of as many numbers.
+local function layout(plan, stage, rows, count)
+  return layouts.words(stage.scheme, rows, tiles.round_up(tiles.words(stage.scheme, count), plan.isa.lanes))
 end
 
--- The tensor that is made of context a, of so many numbers for each query.
-local function words_of_context(plan, a, count)
-  return tensors[a.at]("context_words", graph.with({ scales = "context_scales", scaled = a.at },
-    a.at == "rows" and layout(plan, plan.cfg.seq, count) or {}))
+-- The tensor that is made of the context, which the output reads.
+local function words_of_context(plan, output)
+  local at = output.a.at
+  return tensors[at]("context_words", graph.with({ scales = "context_scales", scaled = at },
+    at == "rows" and layout(plan, output, plan.cfg.seq, output.steps) or { scheme = output.scheme }))
 end
 
 function M.applies(plan) return plan.scheme.quant end
@@ -45,39 +46,40 @@ function M.rewrite(plan, list)
   for _, stage in ipairs(list) do
     if stage.weights then check(plan, stage) end
   end
-  list = conversions.of_inputs(list, "quantize", function(input, rows)
-    return tensors.workspace("words_" .. input.name,
-      graph.with(layout(plan, rows, input.row), { scales = "scales_" .. input.name, scaled_rows = rows, head = 0 }))
+  list = conversions.of_inputs(list, "quantize", function(input, stage)
+    return tensors.workspace("words_" .. input.name, graph.with(layout(plan, stage, stage.rows, input.row),
+      { scales = "scales_" .. input.name, scaled_rows = stage.rows, head = 0 }))
   end)
   local output = graph.output(list)
   if not output then return list end
-  local to = words_of_context(plan, output.a, output.steps)
+  local to = words_of_context(plan, output)
   local first = graph.moving { name = "quantize_context", of = "context", a = output.a, c = to, rows = output.steps }
   return graph.edited(list, { [output] = { first, graph.with(output, { a = to }) } })
 end
 
 -- Says what it costs, and where it does not pay, of a plan whose order is known.
 function M.tell(plan)
-  if not plan.scheme.quant then return end
-  if plan.scheme.group == 2 then choices.add(plan.why, "shorts") end
-  if plan.scheme.quant.group then choices.add(plan.why, "nibbles") end
+  local scheme = plan.scheme
+  if not scheme.quant then return end
+  if scheme.group == 2 then choices.add(plan.why, "shorts") end
+  if scheme.quant.group then choices.add(plan.why, "nibbles") end
   local floats, all, own, making = 0, 0, 0, 0
   for _, stage in ipairs(plan.stages) do
     local product, macs = stage.product, stage.fill and 0 or stage:macs()
     all = all + macs
     if product then
-      own, floats = own + macs, floats + product.floats * product.steps // product.depth * plan.scheme.group
+      own, floats = own + macs, floats + product.floats * product.steps // product.depth * scheme.group
         * (stage.nest == "groups" and 1 or plan.head_blocks)
     end
     if stage.inputs or stage.of == "context" then making = making + (stage.cycles or 0) end
   end
-  local share, at_once = math.floor(100 * own / all + 0.5), plan.scheme.group * ways.interleave(plan.scheme)
-  choices.say(plan.why, ("projections in %s"):format(plan.scheme.b.name),
+  local share, at_once = math.floor(100 * own / all + 0.5), scheme.group * ways.interleave(scheme)
+  choices.say(plan.why, ("projections in %s"):format(scheme.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
-      wording.number(floats * plan.scheme.quant.bits // 8), wording.number(memory.BYTES * floats)))
-  local none = plan.scheme.widens and
+      wording.number(floats * scheme.quant.bits // 8), wording.number(memory.BYTES * floats)))
+  local none = scheme.widens and
     "it saves memory, and little time or none: bytes are widened before they are multiplied"
-  choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.scheme.b.name), none
+  choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, scheme.b.name), none
     or ("an instruction does %s, so at best %.2g of float32's time is left beside the same attention; integers " ..
         "take about %s cycles to make"):format(NUMBERS[at_once], 1 - (1 - 1 / at_once) * share / 100,
         wording.number(math.ceil(making))))

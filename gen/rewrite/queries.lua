@@ -20,7 +20,8 @@ function M.moved(list, lanes)
   if not queries then return list end
   local next_one = last ~= queries and last or attend -- which reads them
   if lanes == "columns" then return graph.edited(list, { [queries] = {}, [next_one] = { queries, next_one } }) end
-  local transpose = graph.moving { name = "transpose", a = queries.a, c = tensors.lanes "xt" }
+  local xt = tensors.lanes("xt", { scheme = queries.scheme })
+  local transpose = graph.moving { name = "transpose", a = queries.a, c = xt }
   local name = queries.merged and "key_query" or "query"
   local applied = graph.with(queries, { name = name, nest = "lanes", per = queries.merged and "head" or nil,
                                         a = transpose.c })

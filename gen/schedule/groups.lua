@@ -73,7 +73,7 @@ local function plan_group(plan, group, list, hb)
     if stage.nest == "lanes" then
       local heads = stage.per == "head" and 1 or hb
       local rows = heads * stage.cols
-      local steps = tiles.words(plan.scheme, stage.steps)
+      local steps = tiles.words(stage.scheme, stage.steps)
       local target = plan.applying
       local cost_of = tiles.rows_cost(target, rows, group.vecs, steps)
       local most = tiles.most_rows(target, #group.vecs, "columns")

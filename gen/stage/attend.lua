@@ -140,7 +140,7 @@ local function one_head(own, i, kv)
   head.pass(K, group, ptrs, { span = own.span })
   safe_path.check(K, group, ptrs, own.span)
   if value_context then applied(own, value_context, kv, ptrs.o, o) end
-  if ptrs.context and ways.interleave(plan.scheme) > 1 then
+  if ptrs.context and ways.interleave(plan.attend.context.scheme) > 1 then
     rounding.blocks(K, group, ptrs.context, attention.context_rows(plan, plan.attend))
   end
   if p.probs then

@@ -79,7 +79,7 @@ end
 
 -- Rows that a head has of the context, where these are lanes.
 function M.context_rows(plan, stage)
-  return stage.context.pairs and tiles.words(plan.scheme, stage.out) or stage.out
+  return stage.context.pairs and tiles.words(stage.context.scheme, stage.out) or stage.out
 end
 
 -- ---- inside the function of a group ----
@@ -214,7 +214,7 @@ function M.query_sections(plan, add)
   local asked = (scheme.group == 1 or rows and rows.paired) and scheme.held or nil -- not before they are pairs
   if not (rows or of.query) then return end
   M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or of.query.cols),
-    of.key_query and plan.scheme.held or asked)
+    of.key_query and of.key_query.scheme.held or asked)
 end
 
 -- What rows of scores have of a number for each head.

@@ -35,8 +35,8 @@ local widened = require "stage.widened"
 local M = {}
 
 -- Adds a section for rows of words (graph/layout.lua).
-local function add_words(add, where, to, doc, scheme)
-  add(where, { name = to.name, doc = doc, cols = to.row, count = to.count, type = scheme.held })
+local function add_words(add, where, to, doc)
+  add(where, { name = to.name, doc = doc, cols = to.row, count = to.count, type = to.scheme.held })
 end
 
 -- ---- inputs: rows in parts for tasks ----
@@ -62,17 +62,17 @@ end
 -- row: phase, title, each = what is done with a number; held, where numbers are as operands; emit.
 local function of_inputs(row)
   local kind = { phase = row.phase, title = row.title, emit = row.emit }
-  function kind.sections(plan, stage, add)
+  function kind.sections(_, stage, add)
     for _, input in ipairs(stage.inputs) do
       local to = input.to
       if to.words then
-        add_words(add, "entry", to, row.title, plan.scheme)
+        add_words(add, "entry", to, row.title)
       else
         add("entry", { name = to.name, doc = row.title, cols = input.cols, count = input.rows * input.cols,
-                       type = row.held and plan.scheme.held })
+                       type = row.held and to.scheme.held })
       end
       if to.scales then
-        local of_row = quantize.scales_of_row(plan.scheme, tiles.words(plan.scheme, input.cols))
+        local of_row = quantize.scales_of_row(to.scheme, tiles.words(to.scheme, input.cols))
         add("entry", { name = to.scales, doc = "scales of their rows", count = input.rows * of_row })
       end
     end
@@ -89,7 +89,7 @@ local function of_inputs(row)
   return kind
 end
 
--- Records copies of the numbers of rows, which lie side by side whatever they are of. change(K, w, name, number)
+-- Records copies of the numbers of rows, which lie side by side whatever they are of. change(K, w, name, number, to)
 -- returns what becomes of a vector, name being a suffix for the values of the text. words: verb, of the function, and
 -- done, what the numbers are then.
 local function copied(words, change)
@@ -101,7 +101,7 @@ local function copied(words, change)
     K:part(words.verb .. "_" .. count, ("%d numbers%s."):format(count, words.text), params, function(p)
       K:covered(count, function(v, at, suffix)
         local number = t:read("load", v.w, "number" .. suffix, p.x:at(at), v.used)
-        t:write(v.w, p[words.done]:at(at), change and change(K, v.w, suffix, number) or number, v.used)
+        t:write(v.w, p[words.done]:at(at), change and change(K, v.w, suffix, number, input.to) or number, v.used)
       end)
     end)
   end
@@ -117,8 +117,8 @@ end
 M.narrow = of_inputs {
   phase = "narrow", title = "inputs in pairs", each = 2.0,
   emit = function(K, place, _, part, i)
-    local t, isa, input, scheme = K.t, K.plan.isa, part.input, K.plan.scheme
-    local interleave, to = ways.interleave(scheme), part.input.to
+    local t, isa, input, to = K.t, K.plan.isa, part.input, part.input.to
+    local scheme, interleave = to.scheme, ways.interleave(to.scheme)
     local x, pairs = ends_of(K, place, part, i)
     K:part(layouts.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
       part.size, input.cols), { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
@@ -132,7 +132,7 @@ M.narrow = of_inputs {
               t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used))
           end)
         end)
-        for word = paired.words_of_row(K.plan, input.cols), to.words - 1, isa.lanes // scheme.group do
+        for word = paired.words_of_row(K.plan.isa, scheme, input.cols), to.words - 1, isa.lanes // scheme.group do
           t:scope(function() store(word, t:op("zero", isa.full, "zero")) end)
         end
       end
@@ -146,8 +146,8 @@ M.narrow = of_inputs {
 
 M.round = of_inputs {
   phase = "round", title = "inputs, rounded", each = 4.0, held = true,
-  emit = copied({ verb = "round", done = "rounded", text = ", rounded" }, function(K, w, name, number)
-    return K.plan.scheme.a.round(K.t, w, "nearest" .. name, number)
+  emit = copied({ verb = "round", done = "rounded", text = ", rounded" }, function(K, w, name, number, to)
+    return to.scheme.a.round(K.t, w, "nearest" .. name, number)
   end) }
 
 M.widen = of_inputs {
@@ -190,13 +190,13 @@ M.quantize_context = of_groups {
   numbers = function(_, stage) return stage.rows end,
   sections = function(plan, stage, add)
     local to, of_scales = stage.c, "scales of the context of queries"
-    local rows = quantize.scales_of_row(plan.scheme, tiles.words(plan.scheme, stage.rows))
+    local words = tiles.words(to.scheme, stage.rows)
+    local rows = quantize.scales_of_row(to.scheme, words)
     if to.at == "rows" then
-      add_words(add, "entry", to, "context in int8", plan.scheme)
+      add_words(add, "entry", to, "context in int8")
       return add("entry", { name = to.scales, doc = of_scales, count = plan.cfg.seq * rows })
     end
-    add("lanes", { name = to.name, doc = "context in int8", rows = tiles.words(plan.scheme, stage.rows),
-                   type = plan.scheme.held })
+    add("lanes", { name = to.name, doc = "context in int8", rows = words, type = to.scheme.held })
     add("lanes", { name = to.scales, doc = of_scales, rows = rows })
   end,
   emit = function(K, place, stage, group, i)
@@ -208,14 +208,14 @@ M.quantize_context = of_groups {
         scales = memory:at(place, to.scales):at(first), all = K.plan.cfg.seq })
     end
     local function of_group(name) return memory:of_group(place, name, group, i) end
-    quantize.lanes(K, group, { rows = stage.rows, x = of_group(stage.a.name), words = of_group(to.name),
-                               scales = of_group(to.scales) })
+    quantize.lanes(K, group, { scheme = to.scheme, rows = stage.rows, x = of_group(stage.a.name),
+                               words = of_group(to.name), scales = of_group(to.scales) })
   end }
 
 M.context_rows = of_groups {
   phase = "context_rows", title = "context in rows", each = TRANSPOSED,
   numbers = function(_, stage) return stage.words end,
-  sections = function(plan, stage, add) add_words(add, "entry", stage.c, "context in rows", plan.scheme) end,
+  sections = function(_, stage, add) add_words(add, "entry", stage.c, "context in rows") end,
   emit = function(K, place, stage, group, i)
     local to, memory = stage.c, K.plan.memory
     local first = i * group.used + group.q0
@@ -227,12 +227,12 @@ M.context_rows = of_groups {
 M.transpose = of_groups {
   phase = "transpose", title = "transpose", each = 2.0,
   numbers = function(plan) return plan.cfg.d_model end,
-  sections = function(plan, _, add)
-    add("lanes", { name = "xt", doc = "X transposed", rows = tiles.words(plan.scheme, plan.cfg.d_model),
-                   type = plan.scheme.held })
+  sections = function(plan, stage, add)
+    add("lanes", { name = "xt", doc = "X transposed", rows = tiles.words(stage.c.scheme, plan.cfg.d_model),
+                   type = stage.c.scheme.held })
   end,
   emit = function(K, place, stage, group, i)
-    local row, scheme = stage.a.row, K.plan.scheme
+    local row, scheme = stage.a.row, stage.c.scheme
     local x = K.plan.memory:tensor(place, stage.a)
     local round = scheme.group == 1 and x.type.rounded ~= scheme.b and scheme.b.round
     local function change(w, name, number) return round(K.t, w, "rounded_" .. name, number) end
@@ -266,7 +266,7 @@ local function words_of_row(K, stage, from, to)
       local first = t:read("load", w, "first", from:at(at), firsts)
       local second = seconds > 0 and t:read("load", w, "second", from:at(at + stage.words), seconds)
         or t:op("zero", w, "none")
-      t:write(w, to:at(at), t:op(K.plan.attend.scheme.pair, w, "words", first, second),
+      t:write(w, to:at(at), t:op(stage.c.scheme.pair, w, "words", first, second),
         stage.c.row % lanes > 0 and firsts or lanes)
     end)
   end)
@@ -279,9 +279,9 @@ M.key_rows = {
   phase = "key_rows", title = "rows of K", per = "heads", axes = rows_of.at_once,
   sections = function(plan, stage, add)
     local to = stage.c
-    local rows = graph.in_block(plan, stage) * (to.head // to.row) + tiles.rows_behind(plan.attend.scheme)
+    local rows = graph.in_block(plan, stage) * (to.head // to.row) + tiles.rows_behind(to.scheme)
     add("projected", { name = to.name, doc = "rows of K", cols = to.row, count = rows * to.row,
-                       type = plan.attend.scheme.held })
+                       type = to.scheme.held })
   end,
   emit = function(K, place, stage)
     local plan, from, to = K.plan, stage.a, stage.c
@@ -312,7 +312,7 @@ local function value_block(K, place, stage, size, first)
   local params = { { "v", "in", rows_of.operands(K, place, stage.a):at(first * ld) },
                    { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.k_stride) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
-  if bounds.stop then params[3] = { "key", "int", first * plan.attend.scheme.group } end
+  if bounds.stop then params[3] = { "key", "int", first * stage.c.scheme.group } end
   K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,
     rows_of.bounded(K, bounds, params, function(p)
     local function block(at, used)
@@ -334,10 +334,10 @@ end
 
 M.value_rows = {
   phase = "value_rows", title = "rows of V", per = "heads",
-  sections = function(plan, stage, add) add_words(add, "projected", stage.c, "rows of V", plan.attend.scheme) end,
+  sections = function(_, stage, add) add_words(add, "projected", stage.c, "rows of V") end,
   -- Blocks of as many words as there are lanes: { size, at } each.
   axes = function(plan, stage)
-    local lanes, words = plan.isa.lanes, tiles.words(plan.attend.scheme, plan.kv_rows)
+    local lanes, words = plan.isa.lanes, tiles.words(stage.c.scheme, plan.kv_rows)
     local whole, items = words // lanes, {}
     if whole > 0 then items[1] = { first = 0, count = whole, size = lanes } end
     if words % lanes > 0 then items[#items + 1] = { first = whole, count = 1, size = words % lanes } end

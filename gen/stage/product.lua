@@ -38,8 +38,8 @@ local function plan_rows(plan, stage)
   local weights, stored = plan.weights, plan.stored
   if values then weights, stored = plan.value_weights, plan.stored_values end
   local product, cost = tiles.columns(weights, KEYS,
-    { { rows = stage.rows, count = 1, even = ends.down > 1 or ways.interleave(plan.scheme) > 1,
-        twice = ways.of(plan.scheme).twice } },
+    { { rows = stage.rows, count = 1, even = ends.down > 1 or ways.interleave(stage.scheme) > 1,
+        twice = ways.of(stage.scheme).twice } },
     stage.columns or graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps),
       order = "rows", rounded = ends.round or ends.pairs })
   local c = not stage.c.exact and tensors.with(stage.c, { row = product.ld // ends.across })
@@ -254,7 +254,7 @@ M.lanes = {
     local product = in_lanes(plan, stage)
     local size = matrices(plan, stage) * product.rows
     add("head", { name = stage.weights.section, doc = "weights", count = size * product.steps,
-                  type = plan.scheme.packed })
+                  type = stage.scheme.packed })
     if stage.bias then add("head", { name = stage.bias.section, doc = "bias", count = size }) end
   end,
   statements = function(count, plan, stage)

@@ -22,10 +22,10 @@ local KEYS = { rows = "out_rows", vectors = "out_vectors" }
 function M.plan(plan, stage)
   local sets = {}
   for i, group in ipairs(plan.groups) do
-    sets[i] = { rows = group.used, count = group.count, even = ways.interleave(plan.scheme) > 1 }
+    sets[i] = { rows = group.used, count = group.count, even = ways.interleave(stage.scheme) > 1 }
   end
   local product, cost = tiles.columns(plan.weights, KEYS, sets, stage.cols,
-    { steps = tiles.words(plan.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
+    { steps = tiles.words(stage.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
   -- The second-level cache holds their context, so that each panel of Wo is read from farther away once a block.
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))
@@ -92,7 +92,7 @@ local function tiles_of(own, i, run, number, count, at)
   local K, stage, p, plan = own.K, own.stage, own.p, own.K.plan
   local product, piece = stage.product, own.pieces[i]
   local group, in_rows = piece.group, stage.a.at == "rows"
-  local row, k_stride = ways.interleave(plan.scheme), group.width
+  local row, k_stride = ways.interleave(stage.scheme), group.width
   if in_rows then row, k_stride = stage.a.row, stage.a.k_stride or 1 end
   local tail = select(3, at(0)).type ~= p["y" .. i].type and "tail_" or ""
   product_of.each_tile(K, product, own.panels, run.size, count, {

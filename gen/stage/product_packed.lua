@@ -15,7 +15,7 @@ end
 
 -- A fill of a block of columns of weights, from number `at` of its own on: so many used of the width of the block.
 local function weights_fill(pack, stage, block, fields)
-  return pack:of_weights(graph.with({ used = block.used, width = block.width, scale = stage.scale,
+  return pack.of_weights(stage.scheme, graph.with({ used = block.used, width = block.width, scale = stage.scale,
                                       terms = { pack.term(stage.weights, block.at) } }, fields))
 end
 

@@ -87,7 +87,7 @@ return function(row)
   local kind = { phase = row.phase, title = row.title, per = row.per, emit = emit }
   function kind.cycles(plan, stage)
     local blocks = row.per == "heads" and plan.head_blocks or 1
-    return EACH * plan.scheme.group * blocks * reader(plan, stage).product.floats / plan.per_cycle
+    return EACH * reader(plan, stage).scheme.group * blocks * reader(plan, stage).product.floats / plan.per_cycle
   end
   function kind.sections(plan, stage, add)
     local product = reader(plan, stage).product

@@ -182,8 +182,8 @@ local function vectors_of(tile, deinterleave)
   return vecs
 end
 
--- The function of a tile, as emit/product.lua has it. code has functions of that: sums, of a tile; run, an epilogue; and
--- ending, which makes one.
+-- The function of a tile, as emit/product.lua has it. code has functions of that: sums, of a tile; run, an epilogue;
+-- and ending, which makes one.
 function M.alone(K, tile, code)
   local t, vecs = K.t, vectors_of(tile, tile.b.scheme.deinterleave)
   tile.across, tile.code, tile.scheme = #vecs, code, tile.b.scheme
