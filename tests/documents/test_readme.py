@@ -1,6 +1,7 @@
 """README.md and docs/ say what is true: commands run, tables and programs are those of the sources, links lead
 somewhere."""
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -10,6 +11,9 @@ import textwrap
 import pytest
 
 from tools import MHAGEN, ROOT, run
+
+sys.path.append(str(ROOT / "scripts"))
+import support
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text()
          for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("findings/*.md")]}
@@ -26,9 +30,25 @@ def prose(text):
 
 
 def test_two_commands_install():
-    assert [commands for page, commands in COMMANDS if page == "README.md"][:2] == INSTALLING
+    assert [commands for page, commands in COMMANDS if page == "README.md"][-2:] == INSTALLING
     for command in INSTALLING:
         run("sh", "-n", ROOT / command.split()[1])
+
+
+def write_graph(path):
+    """An ONNX file with one layer of the shape of MiniLM."""
+    onnx, np = (pytest.importorskip(name, reason=f"{name} is not installed") for name in ("onnx", "numpy"))
+    numbers = np.random.default_rng(1)
+    weights = {"w": numbers.standard_normal((384, 3 * 384), "f4"), "b": numbers.standard_normal(3 * 384, "f4"),
+               "wo": numbers.standard_normal((384, 384), "f4")}
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Attention", ["x", "w", "b"], ["context"], domain="com.microsoft", num_heads=12),
+         onnx.helper.make_node("MatMul", ["context", "wo"], ["y"])], "minilm",
+        [value("x", onnx.TensorProto.FLOAT, [1, 128, 384])], [value("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(0.1 * x, name) for name, x in weights.items()])
+    onnx.save(onnx.helper.make_model(graph, ir_version=9, opset_imports=[
+        onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.microsoft", 1)]), path)
 
 
 @pytest.mark.parametrize("commands", [commands for _, commands in COMMANDS if commands not in INSTALLING])
@@ -36,8 +56,21 @@ def test_commands(commands, tmp_path):
     """In a directory that looks like this one, but is not written to."""
     for name in "build", "examples":
         (tmp_path / name).symlink_to(ROOT / name)
-    output = run("sh", "-eu", "-c", commands, cwd=tmp_path)
+    if "model.onnx" in commands:
+        write_graph(tmp_path / "model.onnx")
+    output = run("sh", "-eu", "-c", commands, cwd=tmp_path,
+                 env={**os.environ, "PATH": f"{ROOT}/build:{os.environ['PATH']}"})
     assert output and "nan" not in output, output
+
+
+def test_c_of_a_model(tmp_path):
+    """The lines of C in README are those that its command writes."""
+    command, = [commands for page, commands in COMMANDS if page == "README.md" and "model.onnx" in commands]
+    shown, = re.findall(r"^```c\n(.*?)^```$", README, re.M | re.S)
+    write_graph(tmp_path / "model.onnx")
+    run(MHAGEN, *command.split()[1:], cwd=tmp_path)
+    kernel, = tmp_path.glob("out/mha_*.c")
+    assert shown.count("\n") >= 9 and shown in kernel.read_text(), "take the loop of the tile from the new text"
 
 
 @pytest.mark.parametrize("path", ["model/main.cpp", "decoder/main.c"])
@@ -53,7 +86,8 @@ def test_transcripts(path):
 
 
 def test_main_part_of_the_example():
-    shown, = re.findall(r"^```c\n(.*?)^```$", README, re.M | re.S)
+    page = PAGES["docs/integrate.md"]
+    shown, = [block for block in re.findall(r"^```c\n(.*?)^```$", page, re.M | re.S) if "minilm_pack" in block]
     assert textwrap.indent(shown, "  ") in (ROOT / "examples/quickstart.c").read_text()
 
 
@@ -73,14 +107,21 @@ def test_tables_of_lua(page, table, tmp_path):
 
 
 def test_readme_is_short():
-    assert README.count("\n") <= 150
+    assert README.count("\n") <= 120
 
 
-def test_what_is_missing_is_named():
-    """Of each kind of thing; threads lack nothing. What a key does is not called missing."""
-    table = README.split("| | mhagen has | mhagen does not have |\n|---|---|---|\n")[1].split("\n\n")[0]
-    rows = dict(re.findall(r"^\| ([\w ]+) \| .* \|(?! ---) ?(.*) \|$", table, re.M))
-    assert len(rows) > 9 and [name for name, missing in rows.items() if not missing] == ["threads"]
+def test_page_of_what_is_supported():
+    """docs/support.md is made of the tests' tables, and README counts as it does."""
+    assert PAGES["docs/support.md"] == support.page(), "scripts/support.py writes it"
+    kinds, gguf = (len(support.types_of(f"gen/model/{name}.lua")) for name in ("families", "gguf_families"))
+    assert f"| {kinds} model types of transformers, {gguf} architectures of GGUF," in README
+
+
+@pytest.mark.parametrize("part", ["mask_dims=none", "tuned", "norm_eps=7"])
+def test_features_without_tests_are_refused(part):
+    """A value that a key has not, and a key that no fixed config has and no test draws."""
+    with pytest.raises(SystemExit, match="support: "):
+        support.tested(part, {row["key"]: row for row in support.tools.schema()}, support.configs())
 
 
 def test_figures_of_speed():

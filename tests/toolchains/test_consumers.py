@@ -87,7 +87,7 @@ def test_each_example_is_alone():
         assert {path.read_text() for path in copies} == {original.read_text()}
 
 
-# ---- build systems: the program of README ----
+# ---- build systems: the program of docs/integrate.md ----
 
 def quickstart_works(program):
     assert re.fullmatch(r"minilm: done, y = (-?\d\.\d{6} ){3}\.\.\.\n", run(program, "2"))
@@ -513,7 +513,7 @@ def test_install(environment, tmp_path):
 
 
 def test_pkg_config(environment, prefix, tmp_path):
-    """Its flags and variables are enough for the program of README."""
+    """Its flags and variables are enough for the program of docs/integrate.md."""
     need("pkg-config")
     commands = """
 mhagen=$(pkg-config --variable=program mhagen)
