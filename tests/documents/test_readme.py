@@ -282,6 +282,29 @@ def test_outputs_are_ignored():
         run("git", "check-ignore", "-q", output + folder, cwd=ROOT)
 
 
+VERSION = "runtime/mhagen.h", r"^#define MHAGEN_VERSION (\d+)$"
+
+
+def number_at(commit):
+    """MHAGEN_VERSION there."""
+    found = re.search(VERSION[1], run("git", "show", f"{commit}:{VERSION[0]}", cwd=ROOT), re.M)
+    return found and int(found[1])
+
+
+def test_versions_have_their_commits():
+    """Each began with the commit of its heading, on that day, and the first one is that of the header."""
+    headings = re.findall(r"^## (.*)$", PAGES["CHANGELOG.md"], re.M)
+    versions = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) \((\w{8}), ([\d-]{10})\)", heading).groups() for heading in headings]
+    numbers = [10000 * int(major) + 100 * int(minor) + int(patch) for major, minor, patch, *_ in versions]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] == int(re.search(VERSION[1], (ROOT / VERSION[0]).read_text(), re.M)[1])
+    if not (ROOT / ".git").exists() or run("git", "rev-parse", "--is-shallow-repository", cwd=ROOT) == "true\n":
+        pytest.skip("no repository with the history")
+    for number, (*_, commit, date) in zip(numbers, versions):
+        assert number_at(commit) == number != number_at(f"{commit}^")
+        assert run("git", "show", "-s", "--format=%cs", commit, cwd=ROOT).strip() == date
+
+
 def test_plot_of_speed(tmp_path):
     """docs/speed.svg has the figures of docs/bench.md."""
     pytest.importorskip("matplotlib")
