@@ -115,7 +115,8 @@ def executed(program, plugin):
 
 
 # What products are made of; other arithmetic is that of softmax and the like.
-PRODUCT = re.compile(r"((fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|fmul\s.*\.h\[|ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov"
+PRODUCT = re.compile(r"((fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|fmul\s.*\.h\[|"
+                     r"ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov"
                      r"|mvni|dup|(add|sub)s?\s+[xw])")
 
 

@@ -413,7 +413,7 @@ def main(words=None):
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=PEERS, default="f32")
     parser.add_argument("--peers", type=names, default=None,
-                        help=f"default: {','.join(PEERS['f32'])}; with --random libxsmm, with --dtype those of the type")
+                        help=f"default: {','.join(PEERS['f32'])}; with --random libxsmm, with --dtype the type's")
     parser.add_argument("--isa", default=None, help="default: the widest that this CPU has")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=float, default=100, help="of one contestant in one round")

@@ -1,6 +1,5 @@
 """The command line: commands, exit statuses, what is written and what is left alone."""
 import os
-import pathlib
 import re
 import resource
 import shutil

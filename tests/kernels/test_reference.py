@@ -5,11 +5,12 @@ import math
 import pytest
 
 from reference_lib import (ALIBI, ALL, BHSD, BOTTOM_RIGHT, CACHE_APPEND, CAPPED, CAUSAL, CROSS, EACH, HALF, HEAD,
-                           INTERLEAVED, KV_LEN, KV_START, L2, LAYER, MASK_ADD, MASK_BOOL, MASKED, PROBS, Q_LEN,
+                           INTERLEAVED, KV_LEN, KV_START, L2, LAYER, MASK_ADD, MASK_BOOL, MASKED, Q_LEN,
                            QK_NORM, RMS, ROPE, SCALED, SINK, SOFTCAP,
                            WINDOW_LEFT, WINDOW_RIGHT, Args, Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):

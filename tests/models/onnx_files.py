@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-import conftest  # which finds helpers of other folders
+import conftest  # noqa: F401  (it finds helpers of other folders)
 
 from onnx_layers import compare
 

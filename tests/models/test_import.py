@@ -15,8 +15,8 @@ import pytest
 
 import architectures
 from architectures import HUB, MORE, ROWS, like
-from reference_lib import Args, Kernel, Weights, aligned, drawn_isa, runtime
-from tools import MHAGEN, ROOT, in_turn, installed, native, need, run, seed_of
+from reference_lib import Args, Kernel, aligned, drawn_isa, runtime
+from tools import MHAGEN, ROOT, in_turn, installed, native, run, seed_of
 
 if not installed("numpy", "torch", "safetensors"):
     pytest.skip("NumPy, PyTorch or safetensors is not installed", allow_module_level=True)
@@ -602,6 +602,7 @@ WRONG_NPY = [
     (npy_file(npy_header(), data=bytes(4)), "takes 8 bytes, and 4 are there"),
     (npy_file(npy_header(), data=bytes(8)), "its shape is [1, 2], and wq must be [64, 64]"),
 ]
+
 
 def zip_file(*entries, list_from=None, comment=b"", count=None, **changed):
     """An archive of { name, data }; what is changed has the names of zipfile's fields."""

@@ -10,9 +10,9 @@ import pytest
 
 from reference_lib import drawn_isa
 from test_import import refused
-from tools import MHAGEN, ROOT, WARNINGS, run, seed_of
+from tools import MHAGEN, WARNINGS, run, seed_of
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnx", reason="onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 np = pytest.importorskip("numpy", reason="NumPy is not installed")
 
