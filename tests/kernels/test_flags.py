@@ -171,7 +171,7 @@ def test_self_test_sees(compiler, flags, bench, tmp_path):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines' compilers link nothing of the kind")
 def test_flags_of_the_link(tmp_path):
-    """As docs/flags.md says: a program that is linked with -ffast-math has zeros for subnormal numbers, which the
+    """As docs/compiling.md says: a program that is linked with -ffast-math has zeros for subnormal numbers, which the
     self-test does not see. Others have the same bits."""
     generate(tmp_path, "h=2 d_model=20 dk=6 seq=19 causal=true", "scalar")
     run("gcc", "-O1", *WARNINGS, "-c", ROOT / "tests/kernels/link_test.c", tmp_path / "kernel.c", tmp_path / "mhagen.c",
