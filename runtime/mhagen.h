@@ -4,11 +4,11 @@
  * (SPDX-License-Identifier: 0BSD).
  *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
- * Nothing here or in a kernel keeps global state, but what CPUID has said, and what Linux has said
- * of AMX; see mhagen_cpu_has.
- * Define MHAGEN_NO_POOL to leave the pool (and with it the dependency on threads) out;
- * mhagen_run_parallel then runs everything on the caller. Where there are no POSIX threads, as on a
- * bare Cortex-M, it is left out by itself.
+ * Neither keeps global state, except for cached answers of CPUID and of Linux on AMX; see
+ * mhagen_cpu_has.
+ * Define MHAGEN_NO_POOL to leave out the pool, and with it the dependency on threads. Then
+ * mhagen_run_parallel runs everything on the caller. Without POSIX threads, as on a bare Cortex-M,
+ * it is left out anyway.
  *
  * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
  *
@@ -48,10 +48,14 @@
  * and 1/254, half a step of 127 in which an operand errs. In size and S of int8 each number of
  * x and of the contexts before Wo is the largest of its row. Each of W is the largest of its
  * column. A largest number below 2^-100 counts as 2^-100.
- * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv, of these widths those of rows that
- * are projected, and h*dv if Y is; size is the row computed with |x|, |W| and |b|, but the true
- * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
- * not projected, each head of a row is a row.
+ * The second bound has
+ *
+ *   n      16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv, with the widths of those rows
+ *          alone that are projected, and with h*dv only if Y is
+ *   size   the row computed with |x|, |W| and |b|, but the true attention weights
+ *   S      the largest score computed so, of the keys that the row sees
+ *
+ * Where Y is not projected, each head of a row counts as a row.
  *
  * Floating-point environment. Rounding is to nearest: with another mode packing, runs and fills
  * return MHAGEN_ERR_ROUNDING. Threads of a scheduler of your own have to have it, too. Packing and

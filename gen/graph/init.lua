@@ -9,7 +9,7 @@
 --
 --   name, kind      a kind is a file of stage/
 --   macs            multiply-adds of a batch entry
---   behind          the name of an integer of a place: rows of c before those of this run
+--   behind          the name of the run-time integer with the rows that c already has (`past`)
 --   fill            true: the stage fills a cache, and is no part of a run
 --
 -- A product, C = A B + bias, has also:

@@ -1,6 +1,6 @@
 -- Projections by mmla, where an ISA has it: an instruction multiplies two words of two rows by two words of two
--- columns. Rows of X and of the context are interleaved in twos, two words at a time. Columns of weights have two words
--- side by side. All projections then have lanes over columns; attention keeps products by lane.
+-- columns. So rows of X and of the context are interleaved in pairs, two words at a time, and panels of weights hold
+-- two words of a column side by side. All projections then have columns in the lanes; attention keeps products by lane.
 
 local choices = require "base.choices"
 local graph = require "graph.init"

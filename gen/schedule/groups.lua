@@ -10,11 +10,11 @@ local ceil_div = tiles.ceil_div
 
 local M = {}
 
--- More keys than this in one tile of one vector: then tiles of so many are better, for the exponentials of
--- one tile run beside the FMAs of the next.
+-- With one query vector and more than ONE_TILE keys in a tile, tiles of SHARED keys are faster: exp2 of one tile
+-- overlaps the FMAs of the next.
 local ONE_TILE, SHARED = 8, 4
 local FEW = 0.1 -- of all queries
--- What full vectors for the last queries may cost, of the kernel's time: then they have the tiles of the others.
+-- Padding the last group of queries to full vectors is accepted up to this share of the kernel's time.
 local SAME_TILES = 0.01
 
 -- The cost of the scores and the context of one group for a head, and their tiles: context and key_rows.

@@ -1,4 +1,4 @@
--- Where everything lies: named sections in spaces. Each space is a list of parts, in this order:
+-- The layout of all memory: named sections in spaces. Each space is a list of parts, in this order:
 --
 --   packed      the fingerprint; weights of each block of heads (`head`); those of all heads
 --   tables      with rope_tables=apart: a fingerprint, then the tables
@@ -28,10 +28,11 @@ Memory.__index = Memory
 M.BYTES = types.f32.bytes -- of a number: all in memory are float32
 M.ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
 
--- Spaces that lie in another one many times: there, as the section of their name, by a number of the place.
+-- Spaces repeated inside another: { outer space, the field of a place with the index }. There they are a section of the
+-- same name.
 local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
                  task = { "entry", "task_slot" } }
--- Of a place, to the outer ones.
+-- Outer spaces: the field of a place that holds the pointer.
 local pointers = { packed = "packed", tables = "tables", entry = "ws", cache = "cache", scales = "scales" }
 
 -- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
@@ -41,7 +42,7 @@ function M.check_size(cfg, key, what, count)
   end
 end
 
--- So many numbers, and as many more as it takes for what follows to be aligned.
+-- A count of numbers, rounded up so that what follows is aligned.
 function M.aligned(count) return tiles.round_up(count, M.ALIGN) end
 
 function Memory:add(space, section)

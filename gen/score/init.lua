@@ -1,13 +1,13 @@
 -- The steps of a score between the product and exp2: a list of rows, in the order of the formula. Scores are in base
--- 2: log2(e) times those of the formula.
+-- 2, so they are log2(e) times those of the formula.
 --
 -- A row has a `key` of the config, or a function on(cfg), that switches it on, and some of these:
 --
 --   reads          list of values that it reads at run time, see below
 --   packed         its numbers in a head's packed weights: { name, matrix = row of h numbers in mhagen_weights, doc,
 --                  scale, default = (h): the values for a null pointer }
---   first, last    (s): the first and the last key that a query sees: sums of s.place, s.<int> and integers. They never
---                  fall where one of these rises. From one query to the next they rise by at most one.
+--   first, last    (s): the first and the last key that a query sees, affine in s.place and the integers s.<int>, and
+--                  monotone: a larger input never lowers them. From one query to the next they grow by at most one.
 --   bias           (t, w, name, at): a number that is added to a score. Sums start there, unless a change comes first.
 --   hides          (t, w, name, at): the mask of the lanes that do not see the key
 --   change         (t, w, name, at, score): another score. Then sums start at zero, since -m comes after the change.

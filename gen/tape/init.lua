@@ -228,8 +228,8 @@ end
 
 function Tape:result(value) self:push { kind = "result", result = value } end
 
--- name = value, an integer, where that is no constant and no name; range: { least, most } of it, where that is known by
--- more than its text.
+-- name = value, an integer, unless that is a constant or a name already. range: { least, most } of it, if tighter than
+-- its expression implies.
 function Tape:int(name, value, range)
   if expr.is_const(value) or expr.is_var(value) then return value end
   self:push { kind = "int", name = name, value = value }

@@ -1,7 +1,7 @@
 -- Two words of two rows of A times two words of two columns of B (bfmmla, smmla): a sum is a block of 2 x 2 numbers.
--- Columns that fill one vector of sums take two vectors of words. Accumulators of even rows have the blocks of the
--- first of these, those of odd rows of the second. `finish` makes rows of both. In A the words of two rows lie side by
--- side.
+-- So each accumulator vector of columns needs two vectors of B. Accumulators of even rows hold the blocks of the first
+-- one, those of odd rows the blocks of the second, and `finish` unpacks both into rows. In A the words of two rows are
+-- interleaved.
 
 local M = { columns = "products by mmla have weights as columns" }
 

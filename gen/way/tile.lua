@@ -3,7 +3,7 @@
 -- step. Rows of A behind the last one may hold anything. Sums go to a small buffer, from which an epilogue reads
 -- vectors.
 --
--- Tile registers and vectors work at the same time, as far as a core looks ahead. So the products of one block may be
+-- The tile unit and the vector units overlap within the core's reorder window. So the products of one block may be
 -- interleaved with the epilogue of the one before: a tile, then a few rows (`buffered`):
 --
 --   size(isa, rows, vecs)                numbers of the buffer of a block's sums
@@ -30,7 +30,7 @@ function M.op(scheme) return scheme.tiled end
 function M.enter(t) t:op("tiles_on", t.isa.full) end
 function M.leave(t) t:op("tiles_off", t.isa.full) end
 
--- K steps of a panel of two tiles that stay in the nearest cache, beside all else that a tile touches.
+-- K steps of a panel of two tiles that stay in L1, beside all else that a tile touches.
 function M.chunk(target)
   local pad = target.scheme.pad
   local near = math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
