@@ -188,12 +188,12 @@ def adds(key, config, isa, folder, *flags):
     for name, words in ("with", [*config.split(), f"{key}=true"]), ("without", plain.split()):
         tools.run(ROOT / "build/mhagen-toy", "gen", *words, f"isa={isa}", f"name={name}", "-o", folder)
     sources = [folder / "with.c", folder / "without.c", folder / "mhagen.c", ROOT / "tests/toys/toy_added_test.c"]
-    tools.run("gcc", "-std=c11", "-O0", *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o", folder / "test")
+    tools.run("gcc", "-std=c11", "-O0", *emulation(isa), *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o", folder / "test")
     env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
     assert tools.run(folder / "test", env=env) == "ok\n", config
 
 
-ADDING = [isa for isa in ISAS if native(isa) and not isa.startswith("toy")]
+ADDING = [isa for isa in tools.ISAS if tools.runs(isa)]
 ADDED = ["h=3 d_model=37 dk=5 seq=37 causal=true", "h=2 d_model=16 dk=8 seq=9 unroll=full",
          "h=2 d_model=9 dk=5 dv=3 seq=7 seq_kv=4 batch=2 project=qo"]
 
@@ -217,7 +217,8 @@ ENDS = [ADDED[0], ADDED[2], "h=5 d_model=600 dk=80 seq=23 k_block=64", "h=3 d_mo
 @pytest.mark.parametrize("config", ENDS)
 def test_toy_residual(config, tmp_path):
     """What the end of a tile adds is a tensor that its product names."""
-    for isa in in_turn(ADDING, "residual", config):
+    tiled = ["amx"] * ("bf16" in config and "amx" in ADDING)  # ends of a few rows, which lie in a buffer
+    for isa in tiled or in_turn(ADDING, "residual", config):
         adds("residual", config, isa, tmp_path / isa)
     assert len((ROOT / "tests/toys/toy_residual.lua").read_text().splitlines()) <= 20
 
