@@ -188,7 +188,8 @@ def adds(key, config, isa, folder, *flags):
     for name, words in ("with", [*config.split(), f"{key}=true"]), ("without", plain.split()):
         tools.run(ROOT / "build/mhagen-toy", "gen", *words, f"isa={isa}", f"name={name}", "-o", folder)
     sources = [folder / "with.c", folder / "without.c", folder / "mhagen.c", ROOT / "tests/toys/toy_added_test.c"]
-    tools.run("gcc", "-std=c11", "-O0", *emulation(isa), *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o", folder / "test")
+    tools.run("gcc", "-std=c11", "-O0", *emulation(isa), *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o",
+              folder / "test")
     env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
     assert tools.run(folder / "test", env=env) == "ok\n", config
 
