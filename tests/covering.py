@@ -9,7 +9,7 @@ def levels(row, draw):
     if "of" in row["draw"]:
         values = row["draw"]["of"][:2]
     elif row["kind"] == "choice":
-        values = row["choices"][:4]
+        values = [*row.get("hooks", []), *row["choices"]][:4]
     else:
         values = [draw(row)]
     return [None, *dict.fromkeys(value for value in values if value != row.get("default"))]

@@ -4,6 +4,7 @@
 local json = require "base.json"
 local config = require "options.config"
 local grammar = require "options.name"
+local kinds = require "options.kinds"
 local results = require "lab.results"
 local rows_of = require "lab.rows"
 
@@ -65,7 +66,7 @@ end
 local of_config = {}
 for i, rule in ipairs(config.schema) do
   local known = rule.choices and {}
-  for _, choice in ipairs(rule.choices or {}) do known[choice] = true end
+  for _, choice in ipairs(known and kinds.choices(rule) or {}) do known[choice] = true end
   of_config[i] = { rule = rule, key = rule.key, column = rule.key ~= "name" and results.column_of(rule.key),
                    in_name = rows_of.in_shape(rule), known = known }
 end

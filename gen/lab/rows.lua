@@ -8,6 +8,7 @@
 
 local config = require "options.config"
 local grammar = require "options.name"
+local kinds = require "options.kinds"
 local results = require "lab.results"
 
 local M = {}
@@ -57,8 +58,8 @@ local of_no_shape = { isa = true, unroll = true }
 function M.in_shape(rule) return grammar.tells(rule) and not of_no_shape[rule.key] end
 for _, rule in ipairs(config.schema) do
   if rule.key ~= "name" then -- which is a field
-    add { key = results.column_of(rule.key), unit = "", doc = rule.doc, choices = rule.choices, of_config = true,
-          in_shape = M.in_shape(rule), same_as = rule.same_as }
+    add { key = results.column_of(rule.key), unit = "", doc = rule.doc, of_config = true,
+          choices = rule.choices and kinds.choices(rule), in_shape = M.in_shape(rule), same_as = rule.same_as }
   end
 end
 

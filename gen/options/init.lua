@@ -16,9 +16,9 @@ local function place(row)
 end
 
 local known = {} -- the fields of a row
-for field in ([[key kind min max choices letters doc default same_as implied required example computed formula near also
-                akin called native machines groups divides step even within multiple least excludes beside name word bit
-                number args fill idle draw schedule planned why]]):gmatch("%S+") do
+for field in ([[key kind min max choices hooks letters doc default same_as implied required example computed formula
+                near also akin called native machines groups divides step even within multiple least excludes beside
+                name word bit number args fill idle draw schedule planned why]]):gmatch("%S+") do
   known[field] = true
 end
 

@@ -88,11 +88,17 @@ M.number = {
   end,
 }
 
+-- All values of a choice: those that are told, and those of tests.
+function M.choices(row)
+  local all = table.move(row.choices, 1, #row.choices, 1, {})
+  return table.move(row.hooks or {}, 1, #(row.hooks or {}), #all + 1, all)
+end
+
 M.choice = {
   fields = { "choices" },
   rule = function(row) return ("must be one of %s%s"):format(table.concat(row.choices, ", "), or_native(row)) end,
   accept = function(row, value)
-    for _, choice in ipairs(row.choices) do
+    for _, choice in ipairs(M.choices(row)) do
       if value == choice then return value end
     end
     local meant = type(value) == "string" and closest(value, row.choices, row.called)
@@ -103,7 +109,7 @@ M.choice = {
   in_name = function(_, value) return value end,
   parse = function(row, text) -- the longest: one choice may begin with another
     local found
-    for _, choice in ipairs(row.choices) do
+    for _, choice in ipairs(M.choices(row)) do
       local whole = text == choice or text:sub(1, #choice + 1) == choice .. "_"
       if whole and #choice > #(found or "") then found = choice end
     end

@@ -8,6 +8,7 @@
 --   implied     (values): the value of a missing key that follows from other keys, or nil
 --   also        names of the same option in Hugging Face, PyTorch and others, for messages
 --   akin        names of similar options, for suggestions
+--   hooks       more choices, which tests take and which are not told
 --   called      names of its choices in other tools, by choice
 --   native      the command that prints this machine's value, which `native` stands for on the command line
 --   divides     a key that must be a multiple of it
@@ -285,9 +286,9 @@ local last = {
     draw = { chance = 0.1 } },
   { key = "fold", kind = "choice", choices = { "auto", "off" }, default = "auto", schedule = true,
     doc = "auto: packing merges matrices of weights where that takes fewer flops", draw = { chance = 0.2 } },
-  { key = "unroll", kind = "choice", choices = { "auto", "tile", "k", "full" }, default = "auto", name = "_u",
-    schedule = true,
-    doc = "how much is straight-line code", draw = { of = { "auto", "auto", "tile", "k" }, tiny = "full" } },
+  { key = "unroll", kind = "choice", choices = { "auto", "full" }, hooks = { "tile", "k" }, default = "auto",
+    name = "_u", schedule = true, doc = "full: all is straight-line code, for very small shapes",
+    draw = { of = { "auto", "auto", "tile", "k" }, tiny = "full" } },
   { key = "tuned", kind = "file",
     doc = "tuning file of `tune`, with the schedule of this shape; keys that are given win over it" },
 }

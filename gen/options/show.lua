@@ -122,12 +122,11 @@ function M.markdown()
 end
 
 -- An object has its keys in this order; functions are left out.
-local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc", "min", "max", "choices", "letters",
-                "machines", "groups",
-                "required", "example", "default", "same_as", "computed", "formula", "also", "akin", "called", "native",
-                "divides", "even", "within",
-                "multiple", "least", "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number",
-                "pointer", "aligned", "input", "bytes", "most", "less", "args", "fill", "draw" }
+local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc", "min", "max", "choices",
+                "hooks", "letters", "machines", "groups", "required", "example", "default", "same_as", "computed",
+                "formula", "also", "akin", "called", "native", "divides", "even", "within", "multiple", "least",
+                "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number", "pointer",
+                "aligned", "input", "bytes", "most", "less", "args", "fill", "draw" }
 
 -- The rows as they are, as one JSON object: { options = list, always = what every kernel needs, matrices = a list }.
 function M.json(matrices)

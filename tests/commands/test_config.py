@@ -63,7 +63,7 @@ INT = "must be an integer from"
     ("isa=natve", "did you mean native?"),
     ("dtype=float16", "dtype = float16: must be one of f32, bf16, f16, int8, did you mean f16?"),
     ("cache_dtype=bfloat16", "did you mean bf16?"),
-    ("unroll=2", "unroll = 2: must be one of auto, tile, k, full"),
+    ("unroll=2", "unroll = 2: must be one of auto, full"),
     ("d_modle=3", "d_modle = 3: unknown key, did you mean d_model?"),
     ("kd=3", "kd = 3: unknown key, did you mean dk?"),
     ("H=3", "unknown key"),
@@ -175,7 +175,7 @@ def test_native(tmp_path):
     for text in 'isa = "native"', 'isa = "avx2", cpu = "native"':
         (tmp_path / "c.lua").write_text(f"return {{ h = 2, d_model = 32, dk = 16, seq = 16, {text} }}")
         assert_refused(run("explain", tmp_path / "c.lua"), "= native: works only on the command line; in a file write ")
-    assert_refused(run("explain", *arguments(), "unroll=native"), "unroll = native: must be one of auto, tile")
+    assert_refused(run("explain", *arguments(), "unroll=native"), "unroll = native: must be one of auto, full")
 
 
 def test_head_block_of_shared_keys():
