@@ -1,6 +1,6 @@
 /* bench.h: times one kernel of mhagen. It prints a line `key value` for each figure to standard output;
- * the keys are fields of gen/lab/results.lua. Needs bench.c, reference.c, bounds.c, rounded.c, the generated
- * peak.c, mhagen.c, libm and Linux. */
+ * the keys are fields of gen/lab/results.lua. Needs bench.c, reference.c, composition.c, bounds.c, rounded.c,
+ * the generated peak.c, mhagen.c, libm and Linux. */
 #ifndef MHAGEN_BENCH_H
 #define MHAGEN_BENCH_H
 

@@ -14,7 +14,8 @@ done
 for word; do
   shift
   case $word in
-    */checker*.c | */reference.c | */bounds.c | */rounded.c | */bench.c | */mhagen_peak.c | */mhagen.c)
+    */checker*.c | */reference.c | */composition.c | */bounds.c | */rounded.c | */bench.c | \
+      */mhagen_peak.c | */mhagen.c)
       object=$OBJECTS/$({ echo "$cc $flags" && cat "$word" "${word%/*}/mhagen.h"; } | cksum | tr ' ' -).o
       [ -e "$object" ] || { $cc $flags -c -o "$object.$$" "$word" && mv "$object.$$" "$object"; }
       word=$object ;;

@@ -24,7 +24,7 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # What checks a kernel, and what it is compared with.
 CHECKER = sorted((ROOT / "tests/check").glob("checker*.c"))
-REFERENCE = [ROOT / f"tests/check/{name}.c" for name in ("reference", "bounds", "rounded")]
+REFERENCE = [ROOT / f"tests/check/{name}.c" for name in ("reference", "composition", "bounds", "rounded")]
 
 # What another ISA's CPU runs in its place, compiled against a header with the missing instructions in plain C.
 EMULATED = {"amx": ("avx512_bf16", ROOT / "tests/ops/tiles.h"),

@@ -1,4 +1,4 @@
-/* formula.c: what a config says, by the reference of the tests (tests/check/reference.c), for gen/onnx/proof.lua. */
+/* formula.c: what a config says, by the reference of the tests (tests/check/composition.c), for gen/onnx/proof.lua. */
 #define _DEFAULT_SOURCE
 
 #include <math.h>
@@ -163,24 +163,13 @@ static mhagen_weights read_weights(lua_State *L, int index, const mhagen_kernel 
 
 /* ---- the formula ---- */
 
-enum { Q, K, V, O, PROJECTIONS };
-
-/* What a projection multiplies: rows of x by w, or rows of x as they are. */
-typedef struct Projection {
-  const double *w; /* [inner][columns]; null without one */
-  const float *b;
-  size_t inner, columns, heads, rows; /* of a row that is not projected; of a batch entry, of x */
-  const double *x;                    /* null of O */
-  const float *floats;                /* the same */
-} Projection;
-
 typedef struct Run {
   mhagen_kernel shape;
   mhagen_weights weights;
   mhagen_args args;
-  extents e;
-  numbers x;
-  Projection of[PROJECTIONS];
+  formula f;
+  const double *w[REF_PRODUCTS]; /* [inner][columns]; null where heads are taken as they are */
+  const double *x[REF_PRODUCTS]; /* inputs; null of Y */
   const double *past_k, *past_v; /* [batch][heads][past][width] */
   size_t past, width, count;     /* rows of earlier runs; numbers of a row of y, and of y */
   double *y, *hidden;            /* hidden: whether a number depends on a head whose query sees no key */
@@ -191,20 +180,19 @@ typedef struct Run {
 
 static const double HIDDEN = -6e4; /* what is added to scores of hidden keys is less: -65504 in f16, or lower */
 
-/* Widths of what is not projected are those of its heads. */
-static void set_widths(Run *r) {
-  extents *const e = &r->e;
-  if (!ref_projects(e, MHAGEN_PROJECT_K)) e->k_width = e->h_kv * e->dk;
-  if (!ref_projects(e, MHAGEN_PROJECT_V)) e->v_width = e->h_kv * e->dv;
-  if (!ref_projects(e, MHAGEN_PROJECT_O)) e->y_width = e->h * e->dv;
-  r->shape.k_width = (int)e->k_width, r->shape.v_width = (int)e->v_width, r->shape.y_width = (int)e->y_width;
-  r->width = e->y_width, r->count = (size_t)r->shape.batch * e->n * e->y_width;
+/* Begins the formula of a shape, without its biases. */
+static void begin(Run *r, const number *kind) {
+  static const mhagen_weights none;
+  r->f = ref_begin(&r->shape, &none, &r->args, kind, 0);
+  r->f.weights = &r->weights, r->f.own = r;
+  const product *const y = &r->f.of[REF_Y];
+  r->width = y->heads * y->width, r->count = (size_t)r->shape.batch * y->all * r->width;
 }
 
 static void read_mask(lua_State *L, int index, Run *r) {
   size_t count = 1;
   for (const char *letter = r->shape.mask_dims; *letter; ++letter) {
-    count *= *letter == 'b' ? (size_t)r->shape.batch : *letter == 'h' ? r->e.h : *letter == 'q' ? r->e.n : r->e.m;
+    count *= *letter == 'b' ? (size_t)r->shape.batch : *letter == 'h' ? r->f.e.h : *letter == 'q' ? r->f.e.n : r->f.e.m;
   }
   if (!(r->shape.options & (MHAGEN_MASK_ADD | MHAGEN_MASK_BOOL))) return;
   const float *mask = floats_in(L, index, "mask", count);
@@ -230,9 +218,10 @@ static void read_past(lua_State *L, int index, Run *r) {
   for (size_t b = 0; b < batch; ++b) places[b] = (int)r->past;
   r->args.past = places;
   if (r->past == 0) return;
-  if (r->past + r->e.n > r->e.m) luaL_error(L, "seq_kv is too short");
-  r->past_k = array_in(L, index, "past_k", batch * r->e.h_kv * r->past * r->e.dk);
-  r->past_v = array_in(L, index, "past_v", batch * r->e.h_kv * r->past * r->e.dv);
+  const product *const k = &r->f.of[REF_K], *const v = &r->f.of[REF_V];
+  if (r->past + r->f.e.n > r->f.e.m) luaL_error(L, "seq_kv is too short");
+  r->past_k = array_in(L, index, "past_k", batch * k->heads * r->past * k->width);
+  r->past_v = array_in(L, index, "past_v", batch * v->heads * r->past * v->width);
 }
 
 static void read_lengths(lua_State *L, int index, Run *r) {
@@ -241,7 +230,7 @@ static void read_lengths(lua_State *L, int index, Run *r) {
   const double *from = array_in(L, index, "kv_len", batch);
   int *lengths = push_memory(L, batch * sizeof *lengths)->at;
   for (size_t b = 0; b < batch; ++b) {
-    if (!(from[b] >= 0 && from[b] <= (double)r->e.m)) luaL_error(L, "kv_len is out of its range");
+    if (!(from[b] >= 0 && from[b] <= (double)r->f.e.m)) luaL_error(L, "kv_len is out of its range");
     lengths[b] = (int)from[b];
   }
   r->args.kv_len = lengths;
@@ -257,43 +246,48 @@ static const double *matrix_of(lua_State *L, const float *w, size_t inner, size_
   return to;
 }
 
+/* A bias in double. */
+static values bias_of(lua_State *L, const float *b, size_t columns) {
+  if (!b) return (values){NULL, NULL, NULL};
+  double *to = push_memory(L, columns * sizeof *to)->at;
+  for (size_t c = 0; c < columns; ++c) to[c] = (double)b[c];
+  return (values){to, NULL, NULL};
+}
+
 /* The arguments at an index of the stack. What is pushed stays there for the run. */
 static void read_arguments(lua_State *L, int index, Run *r) {
-  const extents *const e = &r->e;
   const mhagen_weights *const w = &r->weights;
-  const size_t batch = (size_t)r->shape.batch, hq = e->h * e->dk, hk = e->h_kv * e->dk, hv = e->h_kv * e->dv;
   const bool cross = (r->shape.options & (MHAGEN_CROSS | MHAGEN_CACHE_APPEND)) != 0;
-  const struct {
-    const char *name;
-    int kind;
-    const float *w, *b;
-    size_t inner, columns, heads, rows;
-  } rows[PROJECTIONS] = {{"q", MHAGEN_PROJECT_Q, w->wq, w->bq, e->q_width, hq, e->h, e->n},
-                         {cross ? "k" : "q", MHAGEN_PROJECT_K, w->wk, w->bk, e->k_width, hk, e->h_kv, e->m},
-                         {cross ? "v" : "q", MHAGEN_PROJECT_V, w->wv, w->bv, e->v_width, hv, e->h_kv, e->m},
-                         {NULL, MHAGEN_PROJECT_O, w->wo, w->bo, e->h * e->dv, e->y_width, 0, 0}};
-  for (int i = 0; i < PROJECTIONS; ++i) {
-    Projection *const p = &r->of[i];
-    *p = (Projection){NULL, rows[i].b, rows[i].inner, rows[i].columns, rows[i].heads, rows[i].rows, NULL, NULL};
-    if (ref_projects(e, rows[i].kind)) p->w = matrix_of(L, rows[i].w, p->inner, p->columns, w->layout);
-    if (!rows[i].name) continue;
-    p->x = array_in(L, index, rows[i].name, batch * p->rows * p->inner);
-    p->floats = floats_in(L, index, rows[i].name, batch * p->rows * p->inner);
+  const char *const names[] = {"q", cross ? "k" : "q", cross ? "v" : "q"};
+  const float *const biases[] = {w->bq, w->bk, w->bv, w->bo};
+  for (int i = 0; i < REF_PRODUCTS; ++i) {
+    product *const p = &r->f.of[i];
+    const size_t columns = p->heads * p->width;
+    if (i != REF_Y) r->x[i] = array_in(L, index, names[i], (size_t)r->shape.batch * p->all * p->inner);
+    if (!p->multiplies) continue;
+    r->w[i] = matrix_of(L, ref_matrix(&r->f, i), p->inner, columns, w->layout);
+    p->bias = bias_of(L, biases[i], columns);
   }
-  r->args.q = r->of[Q].floats, r->args.k = r->of[K].floats, r->args.v = r->of[V].floats;
   read_mask(L, index, r);
   read_past(L, index, r);
   read_lengths(L, index, r);
 }
 
-/* Rows of a batch entry: y = x W + b, by the product that evaluates the graph, or heads as they are. */
-static void take(const Run *r, const Projection *p, size_t entry, size_t rows, const double *x, double *y) {
-  if (!p->w) {
-    ref_take(&r->e, p->floats + entry * p->rows * p->inner, p->rows, rows, p->heads, p->columns / p->heads, y);
-    return;
+/* ---- a kind of numbers whose inputs are in double, and whose products are those of the evaluated graph ---- */
+
+static void take(const formula *f, int i, size_t row, values to) {
+  const Run *const r = f->own;
+  const product *const p = &f->of[i];
+  const size_t pieces = p->multiplies ? 1 : p->heads, width = p->inner / pieces;
+  for (size_t k = 0; k < pieces; ++k) {
+    const size_t at = f->entry * p->all * pieces + ref_lies(&f->e, p->all, pieces, row, k);
+    memcpy(to.x + k * width, r->x[i] + at * width, width * sizeof *to.x);
   }
-  for (size_t i = 0; i < rows * p->columns; ++i) y[i] = p->b ? (double)p->b[i % p->columns] : 0;
-  multiply(x, p->w, y, rows, p->inner, p->columns);
+}
+
+static void multiply_rows(const formula *f, int i, size_t rows, values x, values y) {
+  const Run *const r = f->own;
+  multiply(x.x, r->w[i], y.x, rows, f->of[i].inner, f->of[i].heads * f->of[i].width);
 }
 
 /* Rows of earlier runs before those of this run. */
@@ -307,37 +301,28 @@ static void place_past(const double *from, size_t past, size_t heads, size_t wid
 
 /* Sets the flags of the numbers of y that come from a query of a head. */
 static void hide(Run *r, size_t entry, size_t row, size_t head) {
-  const extents *const e = &r->e;
-  const bool whole = ref_projects(e, MHAGEN_PROJECT_O);
-  const size_t one = whole ? e->y_width : e->dv;
-  const size_t at = whole ? entry * e->n + row : entry * e->n * e->h + ref_lies(e, e->n, e->h, row, head);
-  for (size_t k = 0; k < one; ++k) r->hidden[at * one + k] = 1;
+  const product *const y = &r->f.of[REF_Y];
+  const size_t at = entry * y->all * y->heads + ref_lies(&r->f.e, y->all, y->heads, row, y->multiplies ? 0 : head);
+  for (size_t k = 0; k < y->width; ++k) r->hidden[at * y->width + k] = 1;
 }
 
 /* Rows of all heads as a cache has them. */
-static void keep(double *to, const double *from, size_t rows, size_t heads, size_t width) {
+static void copy_heads(double *to, const double *from, size_t rows, size_t heads, size_t width) {
   for (size_t i = 0; i < rows * heads; ++i) {
     memcpy(to + (i % heads * rows + i / heads) * width, from + i * width, width * sizeof *to);
   }
 }
 
-/* What a run writes beside y for a query: its scores, or its weights. */
-static void write_scores(Run *r, const spot *of, const scored *room, bool sees) {
-  const size_t m = r->e.m, first = ((of->entry * r->e.h + of->head) * r->e.n + of->row) * m;
-  for (size_t j = 0; j < m; ++j) r->unseen[first + j] = !sees;
-  if (r->shape.options & MHAGEN_PROBS) {
-    ref_store_probs(of, &r->e, room->p, r->written);
-    return;
-  }
-  spot at = *of;
-  for (size_t j = 0; j < m; ++j) {
-    const bool seen = j >= r->e.first && j < r->e.end && r->e.sees[j];
-    at.key = j, at.mask = room->mask[j];
-    r->written[first + j] = !seen                                      ? -INFINITY
-                            : r->shape.scores == MHAGEN_SCORES_MASKED ? ref_changed(&at, room->score[j])
-                            : r->shape.scores == MHAGEN_SCORES_CAPPED ? ref_capped(&r->shape, room->score[j])
-                                                                      : room->score[j];
-  }
+/* Rows of K and V: those of earlier runs come before them, and a cache has both. */
+static void keep(formula *f, int i) {
+  const Run *const r = f->own;
+  const product *const p = &f->of[i];
+  const double *const past = i == REF_K ? r->past_k : r->past_v;
+  double *const kept = i == REF_K ? r->k : r->v;
+  if (i != REF_K && i != REF_V) return;
+  if (r->past > 0)
+    place_past(past + f->entry * p->heads * r->past * p->width, r->past, p->heads, p->width, p->to.x);
+  if (kept) copy_heads(kept + f->entry * p->heads * p->rows * p->width, p->to.x, p->rows, p->heads, p->width);
 }
 
 /* Whether a query sees a key that no mask hides. */
@@ -350,41 +335,36 @@ static bool sees_a_key(const Run *r, size_t entry, size_t head, size_t row) {
   return false;
 }
 
-static void attend(Run *r, size_t entry, const scored *room) {
-  for (size_t i = 0; i < r->e.n * r->e.h; ++i) {
-    const size_t row = i / r->e.h, head = i % r->e.h;
-    const spot at = ref_spot(&r->shape, &r->weights, &r->args, entry, head, row);
-    const bool sees = sees_a_key(r, entry, head, row);
-    if (!sees) hide(r, entry, row, head);
-    ref_attend(&at, &r->x, &r->e, room);
-    for (size_t j = r->e.first; j < r->e.end; ++j) {
-      if (r->e.sees[j] && room->mask[j] > HIDDEN) r->scores = fmax(r->scores, fabs(room->score[j]));
-    }
-    if (r->written) write_scores(r, &at, room, sees);
+/* What a run writes beside y for a query: its scores, or its weights. */
+static void write_scores(Run *r, const spot *of, bool sees) {
+  const formula *const f = &r->f;
+  const size_t m = f->e.m, first = ((of->entry * f->e.h + of->head) * f->e.n + of->row) * m;
+  spot at = *of;
+  for (size_t j = 0; j < m; ++j) {
+    const bool in = j >= f->e.first && j < f->e.end, seen = in && f->e.sees[j];
+    r->unseen[first + j] = !sees;
+    at.key = j, at.mask = f->mask[j];
+    r->written[first + j] = r->shape.options & MHAGEN_PROBS           ? (in ? f->p.x[j] : 0)
+                            : !seen                                   ? -INFINITY
+                            : r->shape.scores == MHAGEN_SCORES_MASKED ? ref_changed(&at, f->score[j])
+                            : r->shape.scores == MHAGEN_SCORES_CAPPED ? ref_capped(&r->shape, f->score[j])
+                                                                      : f->score[j];
   }
 }
 
-static void run_entry(Run *r, size_t entry, const scored *room) {
-  extents *const e = &r->e;
-  ref_start_entry(&r->shape, &r->args, entry, e);
-  double *const to[] = {r->x.q, r->x.k, r->x.v};
-  for (int i = Q; i <= V; ++i) {
-    const Projection *const p = &r->of[i];
-    take(r, p, entry, i == Q ? e->n : e->made, p->x + entry * p->rows * p->inner, to[i]);
+static void softmax(formula *f, const spot *at) {
+  Run *const r = f->own;
+  const bool sees = sees_a_key(r, at->entry, at->head, at->row);
+  if (!sees) hide(r, at->entry, at->row, at->head);
+  ref_softmax(f, at);
+  for (size_t j = f->e.first; j < f->e.end; ++j) {
+    if (f->e.sees[j] && f->mask[j] > HIDDEN) r->scores = fmax(r->scores, fabs(f->score[j]));
   }
-  ref_normalize_and_turn(&r->shape, e, &r->x);
-  if (r->past > 0) {
-    place_past(r->past_k + entry * e->h_kv * r->past * e->dk, r->past, e->h_kv, e->dk, r->x.k);
-    place_past(r->past_v + entry * e->h_kv * r->past * e->dv, r->past, e->h_kv, e->dv, r->x.v);
-  }
-  if (r->k) {
-    keep(r->k + entry * e->h_kv * e->made * e->dk, r->x.k, e->made, e->h_kv, e->dk);
-    keep(r->v + entry * e->h_kv * e->made * e->dv, r->x.v, e->made, e->h_kv, e->dv);
-  }
-  attend(r, entry, room);
-  if (r->of[O].w) take(r, &r->of[O], entry, e->n, r->x.context, r->y + entry * e->n * e->y_width);
-  else ref_project_output(&r->x, e, entry);
+  if (r->written) write_scores(r, at, sees);
 }
+
+static const number wide = {.take = take, .multiply = multiply_rows, .norm = ref_norm, .turn = ref_turn, .keep = keep,
+                            .score = ref_scores, .softmax = softmax, .context = ref_context};
 
 /* Pushes an array of zeros. */
 static double *push_zeros(lua_State *L, size_t count) {
@@ -395,14 +375,15 @@ static double *push_zeros(lua_State *L, size_t count) {
 
 /* Pushes a table with arrays for what a run writes beside y. */
 static void push_more(lua_State *L, Run *r) {
-  const extents *const e = &r->e;
-  const size_t batch = (size_t)r->shape.batch, rows = r->shape.options & MHAGEN_CACHE_APPEND ? r->past + e->n : e->m;
+  const product *const k = &r->f.of[REF_K], *const v = &r->f.of[REF_V];
+  const size_t batch = (size_t)r->shape.batch, n = r->f.e.n, m = r->f.e.m,
+               rows = r->shape.options & MHAGEN_CACHE_APPEND ? r->past + n : m;
   lua_createtable(L, 0, 4);
-  r->k = push_zeros(L, batch * e->h_kv * rows * e->dk), lua_setfield(L, -2, "k");
-  r->v = push_zeros(L, batch * e->h_kv * rows * e->dv), lua_setfield(L, -2, "v");
+  r->k = push_zeros(L, batch * k->heads * rows * k->width), lua_setfield(L, -2, "k");
+  r->v = push_zeros(L, batch * v->heads * rows * v->width), lua_setfield(L, -2, "v");
   if (!(r->shape.options & (MHAGEN_SCORES | MHAGEN_PROBS))) return;
-  r->written = push_zeros(L, batch * e->h * e->n * e->m), lua_setfield(L, -2, "scores");
-  r->unseen = push_zeros(L, batch * e->h * e->n * e->m), lua_setfield(L, -2, "unseen");
+  r->written = push_zeros(L, batch * r->f.e.h * n * m), lua_setfield(L, -2, "scores");
+  r->unseen = push_zeros(L, batch * r->f.e.h * n * m), lua_setfield(L, -2, "unseen");
 }
 
 /* formula(shape, weights, args) -> y, flags, the largest score, the largest number of y without its bias, more
@@ -419,22 +400,19 @@ static int host_formula(lua_State *L) {
   Run *const r = push_memory(L, sizeof *r)->at;
   *r = (Run){.shape = read_shape(L, 1), .past = (size_t)integer_in(L, 1, "past", 0)};
   r->weights = read_weights(L, 2, &r->shape);
-  r->e = ref_extents(&r->shape);
-  set_widths(r);
+  begin(r, &wide);
   read_arguments(L, 3, r);
-  double *const room = push_memory(L, (ref_room(&r->e) + 3 * r->e.m) * sizeof *room)->at;
-  double *const keys = room + ref_room(&r->e);
-  const scored of_keys = {keys, keys + r->e.m, keys + 2 * r->e.m};
-  r->e.sees = push_memory(L, r->e.m)->at;
   const bool more = is_set(L, 1, "more");
   if (more) push_more(L, r);
   r->y = push_zeros(L, r->count);
   r->hidden = push_zeros(L, r->count);
-  r->x = ref_numbers(&r->shape, &r->weights, &r->args, r->y);
-  ref_divide(&r->x, &r->e, room);
-  for (size_t b = 0; b < (size_t)r->shape.batch; ++b) run_entry(r, b, &of_keys);
+  r->f.y.x = r->y;
+  ref_make_room(&r->f);
+  ref_run(&r->f);
+  if (ref_end(&r->f)) luaL_error(L, "not enough memory");
+  const float *const bias = r->f.of[REF_Y].multiplies ? r->weights.bo : NULL;
   for (size_t i = 0; i < r->count; ++i) {
-    const double own = r->y[i] - (r->of[O].w && r->of[O].b ? (double)r->of[O].b[i % r->width] : 0);
+    const double own = r->y[i] - (bias ? (double)bias[i % r->width] : 0);
     if (own == own) r->size = fmax(r->size, fabs(own));
   }
   lua_pushnumber(L, r->scores);
@@ -449,15 +427,14 @@ static int host_hidden(lua_State *L) {
   lua_settop(L, 2);
   Run *const r = push_memory(L, sizeof *r)->at;
   *r = (Run){.shape = read_shape(L, 1), .past = (size_t)integer_in(L, 1, "past", 0)};
-  r->e = ref_extents(&r->shape);
-  set_widths(r);
+  begin(r, NULL);
   read_mask(L, 2, r);
   read_past(L, 2, r);
   read_lengths(L, 2, r);
   r->hidden = push_zeros(L, r->count);
-  const size_t queries = r->e.n * r->e.h;
+  const size_t queries = r->f.e.n * r->f.e.h;
   for (size_t i = 0; i < (size_t)r->shape.batch * queries; ++i) {
-    const size_t entry = i / queries, row = i % queries / r->e.h, head = i % r->e.h;
+    const size_t entry = i / queries, row = i % queries / r->f.e.h, head = i % r->f.e.h;
     if (!sees_a_key(r, entry, head, row)) hide(r, entry, row, head);
   }
   return 1;

@@ -32,7 +32,7 @@ double ref_changed_off(const spot *at, double s) {
 
 /* The roundings on the way from an input to a score, and from an input to y: one for each step of a sum, and some
  * more. Each is at most a unit of the sizes. Those of a score reach its weight times the score's size. */
-int ref_score_steps(const mhagen_kernel *shape, int least) {
+static int score_steps(const mhagen_kernel *shape, int least) {
   const int project = ref_projections(shape);
   int widest = least;
   if (project & MHAGEN_PROJECT_Q && shape->d_model > widest) widest = shape->d_model;
@@ -44,100 +44,7 @@ int ref_score_steps(const mhagen_kernel *shape, int least) {
   return steps;
 }
 
-/* ---- sizes of queries and keys ---- */
-
-/* The size of the norm of n columns x. An error of x reaches the result by x and by the length that x is divided by, in
- * the first order; size becomes what both are, and all that is not below the length itself leaves no digit. Returns the
- * length. */
-static double norm_sizes(const mhagen_kernel *shape, size_t n, const double *x, double *size) {
-  const double count = shape->qk_norm == MHAGEN_NORM_L2 ? 1 : (double)n, mean = ref_mean(shape, n, x),
-               size_mean = size ? ref_mean(shape, n, size) : 0;
-  double squares = 0, size_squares = 0;
-  for (size_t i = 0; i < n; i++) {
-    squares += (x[i] - mean) * (x[i] - mean);
-    if (size) size[i] += size_mean, size_squares += size[i] * size[i];
-  }
-  const double length = ref_length(shape, n, squares), part = sqrt(size_squares / count) / length,
-               lost = ref_score_steps(shape, 0) * shape->unit * part;
-  for (size_t i = 0; i < n && size; i++)
-    size[i] = lost < 1 ? (size[i] + fabs(x[i] - mean) * part) / length / (1 - lost) : 1e300;
-  return length;
-}
-
-/* All rows of Q or K, before the norms; size may be null. Returns by how much the shortest one is below the root mean
- * square of all. */
-static double norms_sizes(const mhagen_kernel *shape, const float *gains, size_t rows, size_t heads, const double *x,
-                          double *size) {
-  const size_t all = shape->norm_span == MHAGEN_SPAN_ALL, dk = (size_t)shape->dk, n = all ? heads * dk : dk;
-  double least = INFINITY, sum = 0;
-  for (size_t at = 0; at < rows * heads * dk; at += n) {
-    const double length = norm_sizes(shape, n, x + at, size ? size + at : NULL);
-    least = fmin(least, length);
-    if (isfinite(length)) sum += ref_dot(x + at, x + at, n);
-    const float *own = gains && shape->norm_span == MHAGEN_SPAN_EACH ? gains + at % (heads * dk) : gains;
-    for (size_t i = 0; gains && size && i < n; i++) size[at + i] *= fabs((double)own[i]);
-  }
-  return sqrt(sum / (double)(rows * heads * dk) * (shape->qk_norm == MHAGEN_NORM_L2 ? (double)n : 1)) / least;
-}
-
-void ref_turn_sizes(const mhagen_kernel *shape, const mhagen_weights *w, ptrdiff_t place, size_t heads, double *size) {
-  const ptrdiff_t pairs = shape->rope_dims / 2;
-  const int interleaved = shape->rope == MHAGEN_ROPE_INTERLEAVED;
-  for (ptrdiff_t i = 0; i < pairs; i++) {
-    double c, s;
-    ref_rotation(shape, w, place, i, &c, &s);
-    for (size_t head = 0; head < heads; head++) {
-      double *x = size + head * (size_t)shape->dk + (interleaved ? 2 * i : i), *y = x + (interleaved ? 1 : pairs);
-      const double first = *x * fabs(c) + *y * fabs(s);
-      *y = *y * fabs(c) + *x * fabs(s);
-      *x = first;
-    }
-  }
-}
-
-/* Of a row and head that a cache keeps as integers, the largest element stands for all. */
-static void size_kept(const mhagen_kernel *shape, const extents *e, double *x, size_t width) {
-  const char *type = shape->options & MHAGEN_CACHE_DTYPE ? shape->cache_dtype : NULL;
-  for (size_t at = 0; type && !strcmp(type, "int8") && at < e->made * e->h_kv * width; at += width) {
-    double most = 0;
-    for (size_t i = 0; i < width; i++) most = fmax(most, x[at + i]);
-    for (size_t i = 0; i < width; i++) x[at + i] = most;
-  }
-}
-
-/* Queries, keys and values of a batch entry, and their magnitudes, if size is not null. Returns by how much rows that
- * are short make roundings larger. */
-static double make_rows(const mhagen_kernel *shape, const extents *e, size_t entry, const numbers *x,
-                        const numbers *size) {
-  const mhagen_weights *w = &x->weights;
-  double small = 1;
-  ref_project_inputs(x, e, entry);
-  if (size) ref_project_inputs(size, e, entry);
-  if (shape->options & MHAGEN_QK_NORM) {
-    small = fmax(small, norms_sizes(shape, w->q_norm, e->n, e->h, x->q, size ? size->q : NULL));
-    small = fmax(small, norms_sizes(shape, w->k_norm, e->made, e->h_kv, x->k, size ? size->k : NULL));
-  }
-  ref_normalize_and_turn(shape, e, x);
-  if (!size) return small;
-  const int turns = (shape->options & MHAGEN_ROPE) != 0;
-  for (size_t r = 0; r < e->n && turns; r++)
-    ref_turn_sizes(shape, w, e->place + (ptrdiff_t)r, e->h, size->q + r * e->h * e->dk);
-  for (size_t j = 0; j < e->made && turns; j++)
-    ref_turn_sizes(shape, w, (ptrdiff_t)j, e->h_kv, size->k + j * e->h_kv * e->dk);
-  size_kept(shape, e, size->k, e->dk), size_kept(shape, e, size->v, e->dv);
-  return small;
-}
-
-/* ---- magnitudes of inputs and weights ---- */
-
-/* |from|; of nothing, nothing. */
-static const float *magnitudes(const float *from, size_t count, float **room) {
-  float *to = *room;
-  if (!from) return NULL;
-  for (size_t i = 0; i < count; i++) to[i] = fabsf(from[i]);
-  *room += count;
-  return to;
-}
+/* ---- what types of integers make of sizes ---- */
 
 int ref_has_integers(const mhagen_kernel *shape) { return shape->dtype && !strcmp(shape->dtype, "int8"); }
 
@@ -182,63 +89,79 @@ static void largest_of_scales(size_t group, mhagen_layout layout, size_t in, siz
   }
 }
 
-static const float *weight_magnitudes(const mhagen_kernel *shape, const char *quants, mhagen_layout layout,
-                                      const float *w, size_t in, size_t out, float **room) {
-  float *const to = *room;
-  const float *const made = magnitudes(w, in * out, room);
-  if (made && quants) largest_of_scales(ref_rows_of_scale(shape, quants, in), layout, in, out, to);
-  return made;
+/* In a row of numbers that share a scale the largest stands for all. */
+static void spread(double *x, size_t count) {
+  double most = 0;
+  for (size_t i = 0; i < count; i++) most = fmax(most, x[i]);
+  for (size_t i = 0; i < count; i++) x[i] = most;
 }
 
-/* In each row the largest number stands for all. */
-static void largest_of_rows(const float *x, size_t rows, size_t columns) {
-  float *to = (float *)x;
-  for (size_t i = 0; i < rows; i++, to += columns) {
-    float most = 0;
-    for (size_t j = 0; j < columns; j++) most = fmaxf(most, to[j]);
-    for (size_t j = 0; j < columns; j++) to[j] = most;
-  }
+/* ---- a kind of numbers with sizes ---- */
+
+/* What is there beside the formula. The bounds may be null; without those of y there are no sizes. */
+typedef struct bounding {
+  float *magnitudes[REF_PRODUCTS]; /* of the weights */
+  double *y_bounds, *probs_bounds;
+  size_t pieces;                   /* of a row of y that have their own bound */
+  double largest, of_row;          /* the largest score, and its size in a row of y */
+  double least, squares;           /* the shortest length of a row of Q, or of K, before its norm; the sum of squares */
+  double small;                    /* by how much short rows make roundings larger */
+} bounding;
+
+static void round_sizes(const formula *f, int i, values x) {
+  if (x.size && ref_has_integers(f->shape)) spread(x.size, f->of[i].inner);
 }
 
-/* Null when memory is short. */
-static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const numbers *from, const extents *e,
-                              size_t batch) {
-  const size_t qx = batch * e->n * e->q_width, kx = batch * e->m * e->k_width,
-               vx = batch * e->m * e->v_width, hq = e->h * e->dk,
-               hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
-  const mhagen_weights *w = &from->weights;
-  const char *quants = ref_quants(shape);
-  const size_t of_weights = (e->d + 1) * hq + (e->k_width + 1) * hk + (e->v_width + 1) * hv +
-                            (ho + 1) * e->y_width;
-  float *room = malloc((qx + kx + vx + of_weights) * sizeof *room), *at = room;
-  if (!room) return NULL;
-  to->qx = magnitudes(from->qx, qx, &at);
-  to->kx = magnitudes(from->kx, kx, &at);
-  to->vx = magnitudes(from->vx, vx, &at);
-  to->weights = (mhagen_weights){.layout = w->layout};
-  if (ref_projects(e, MHAGEN_PROJECT_Q)) {
-    to->weights.wq = weight_magnitudes(shape, quants, w->layout, w->wq, e->d, hq, &at);
-    to->weights.bq = magnitudes(w->bq, hq, &at);
+static void multiply_sizes(const formula *f, int i, size_t rows, values x, values y) {
+  const bounding *b = f->own;
+  ref_multiply(f, i, ref_matrix(f, i), rows, x.x, y.x);
+  if (y.size) ref_multiply(f, i, b->magnitudes[i], rows, x.size, y.size);
+}
+
+/* An error of x reaches the result by x and by the length that x is divided by, in the first order; size becomes what
+ * both are, and all that is not below the length itself leaves no digit. */
+static void norm_sizes(const formula *f, int i, size_t n, values x, const float *gains) {
+  const mhagen_kernel *shape = f->shape;
+  bounding *b = f->own;
+  double *const size = x.size;
+  const double count = shape->qk_norm == MHAGEN_NORM_L2 ? 1 : (double)n, mean = ref_mean(shape, n, x.x),
+               size_mean = size ? ref_mean(shape, n, size) : 0;
+  double squares = 0, size_squares = 0;
+  for (size_t c = 0; c < n; c++) {
+    squares += (x.x[c] - mean) * (x.x[c] - mean);
+    if (size) size[c] += size_mean, size_squares += size[c] * size[c];
   }
-  if (ref_projects(e, MHAGEN_PROJECT_K)) {
-    to->weights.wk = weight_magnitudes(shape, quants, w->layout, w->wk, e->k_width, hk, &at);
-    to->weights.bk = magnitudes(w->bk, hk, &at);
+  const double length = ref_length(shape, n, squares), part = sqrt(size_squares / count) / length,
+               lost = score_steps(shape, 0) * shape->unit * part;
+  for (size_t c = 0; c < n && size; c++) {
+    size[c] = lost < 1 ? (size[c] + fabs(x.x[c] - mean) * part) / length / (1 - lost) : 1e300;
+    if (gains) size[c] *= fabs((double)gains[c]);
   }
-  if (ref_projects(e, MHAGEN_PROJECT_V)) {
-    to->weights.wv =
-        weight_magnitudes(shape, ref_quants_of_values(shape), w->layout, w->wv, e->v_width, hv, &at);
-    to->weights.bv = magnitudes(w->bv, hv, &at);
-  }
-  if (ref_projects(e, MHAGEN_PROJECT_O)) {
-    to->weights.wo = weight_magnitudes(shape, quants, w->layout, w->wo, ho, e->y_width, &at);
-    to->weights.bo = magnitudes(w->bo, e->y_width, &at);
-  }
-  if (ref_has_integers(shape)) {
-    if (ref_projects(e, MHAGEN_PROJECT_Q)) largest_of_rows(to->qx, batch * e->n, e->d);
-    if (ref_projects(e, MHAGEN_PROJECT_K)) largest_of_rows(to->kx, batch * e->m, e->k_width);
-    if (ref_projects(e, MHAGEN_PROJECT_V)) largest_of_rows(to->vx, batch * e->m, e->v_width);
-  }
-  return room;
+  b->least = fmin(b->least, length);
+  if (isfinite(length)) b->squares += ref_dot(x.x, x.x, n);
+  ref_norm(f, i, n, x, gains);
+}
+
+/* By how much the shortest row of Q or K was below the root mean square of all: roundings are larger by so much. */
+static void end_norms(formula *f, int i) {
+  const mhagen_kernel *shape = f->shape;
+  const product *p = &f->of[i];
+  bounding *b = f->own;
+  const size_t columns = p->heads * p->width, n = shape->norm_span == MHAGEN_SPAN_ALL ? columns : p->width;
+  const double mean = b->squares / (double)(p->rows * columns);
+  if (shape->options & MHAGEN_QK_NORM && i != REF_V)
+    b->small = fmax(b->small, sqrt(mean * (shape->qk_norm == MHAGEN_NORM_L2 ? (double)n : 1)) / b->least);
+  b->least = INFINITY, b->squares = 0;
+}
+
+/* Of a row and head that a cache keeps as integers, the largest element stands for all. */
+static void keep_sizes(formula *f, int i) {
+  const product *p = &f->of[i];
+  const char *type = f->shape->options & MHAGEN_CACHE_DTYPE ? f->shape->cache_dtype : NULL;
+  if (i == REF_Y) return;
+  end_norms(f, i);
+  if (i == REF_Q || !p->to.size || !type || strcmp(type, "int8") != 0) return;
+  for (size_t head = 0; head < p->rows * p->heads; head++) spread(p->to.size + head * p->width, p->width);
 }
 
 /* ---- bounds ---- */
@@ -256,7 +179,7 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
 
 static double row_error(const mhagen_kernel *shape, double score_size) {
   const int project = ref_projections(shape);
-  int steps = ref_score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
+  int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
   const double error = steps * shape->unit * (1 + score_size);
   /* Weights far below a sink grow or shrink by the power of their scores' error. So do all where weights are
@@ -264,114 +187,93 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   return shape->options & MHAGEN_SINK || is_integer(small_weights(shape)) ? fmin(expm1(error), 1e30) : error;
 }
 
-/* What is there for all batch entries. The bounds may be null; without those of y there are no sizes. */
-typedef struct bounding {
-  const mhagen_kernel *shape;
-  extents e;
-  numbers x, size;
-  scored keys;
-  double *y_bounds, *probs_bounds;
-  size_t pieces; /* of a row of y that have their own bound */
-  double largest, small;
-} bounding;
-
 /* Counts the largest score of a query and head. Of a mask that is what counts for a key's weight. */
-static void add_largest(bounding *b, spot at) {
-  const extents *e = &b->e;
+static void add_largest(formula *f, spot at) {
+  const extents *e = &f->e;
+  bounding *b = f->own;
   double most = 0;
   int some = 0;
   for (size_t j = e->first; j < e->end; j++) {
-    double *const mask = &b->keys.mask[j];
-    *mask = b->keys.p[j] > TINY && isfinite(*mask) ? *mask : 0;
+    f->mask[j] = f->p.x[j] > TINY && isfinite(f->mask[j]) ? f->mask[j] : 0;
     if (!e->sees[j]) continue;
-    const double s = fabs(b->keys.score[j]);
-    at.key = j, at.mask = *mask, some = 1;
+    const double s = fabs(f->score[j]);
+    at.key = j, at.mask = f->mask[j], some = 1;
     if (isfinite(s)) most = fmax(most, ref_changed_size(&at, s));
   }
   if (some) b->largest = fmax(b->largest, beside_sink(most, at.sink));
 }
 
-/* The size of the context of a query and head, and the bound of its weights. Returns the size of its largest score. */
-static double add_size(bounding *b, spot at) {
-  const extents *e = &b->e;
-  double *const p = b->keys.p, most = 0;
+/* The bounds of the weights of a query and head, and of its row of y, but for the size of the row: that comes later. */
+static void bound_row(const formula *f, spot at) {
+  const extents *e = &f->e;
+  bounding *b = f->own;
+  double most = 0, *const p = f->p.size;
   for (size_t j = e->first; j < e->end; j++) {
-    if (b->shape->options & MHAGEN_SINK) /* which leaves less than a float to the keys of some rows */
-      p[j] += LEAST_WEIGHT / b->shape->unit;
-    at.key = j, at.mask = b->keys.mask[j];
-    if (e->sees[j]) most = fmax(most, ref_changed_size(&at, ref_score(b->shape, &b->size, at.head, at.row, j)));
+    p[j] = f->p.x[j];
+    if (f->shape->options & MHAGEN_SINK) /* which leaves less than a float to the keys of some rows */
+      p[j] += LEAST_WEIGHT / f->shape->unit;
+    at.key = j, at.mask = f->mask[j];
+    if (e->sees[j]) most = fmax(most, ref_changed_size(&at, ref_score(f, &at, f->q.size, f->k.size)));
   }
   most = beside_sink(most, at.sink);
-  ref_add_context(&b->size, e, at.row, at.head, p);
-  const double error = row_error(b->shape, most);
+  b->of_row = fmax(at.head == 0 ? 0 : b->of_row, most);
+  const double error = row_error(f->shape, most);
   if (b->pieces > 1) b->y_bounds[at.entry * e->n * e->h + ref_lies(e, e->n, e->h, at.row, at.head)] = error;
-  if (b->probs_bounds) {
-    const size_t seen = e->end - e->first;
+  else b->y_bounds[at.entry * e->n + at.row] = row_error(f->shape, b->of_row);
+  if (b->probs_bounds)
     b->probs_bounds[(at.entry * e->h + at.head) * e->n + at.row] =
-        error * sqrt(ref_dot(p + e->first, p + e->first, seen));
-  }
-  return most;
+        error * sqrt(ref_dot(p + e->first, p + e->first, e->end - e->first));
 }
 
-/* The bound of a row of y, times the size of the row, which comes later. */
-static void end_row(bounding *b, size_t entry, size_t r, double score_size) {
-  const extents *e = &b->e;
-  if (b->pieces > 1) return;
-  b->y_bounds[entry * e->n + r] = row_error(b->shape, score_size);
-  double *const context = b->size.context + r * e->h * e->dv, most = 0;
-  if (!ref_has_integers(b->shape)) return;
-  for (size_t i = 0; i < e->h * e->dv; i++) most = fmax(most, context[i]);
-  for (size_t i = 0; i < e->h * e->dv; i++) context[i] = most;
+static void softmax_sizes(formula *f, const spot *at) {
+  const bounding *b = f->own;
+  ref_softmax(f, at);
+  add_largest(f, *at);
+  if (b->y_bounds) bound_row(f, *at);
 }
 
-static void bound_entry(bounding *b, const mhagen_args *args, size_t entry, double *probs) {
-  extents *const e = &b->e;
-  const mhagen_kernel *shape = b->shape;
-  ref_start_entry(shape, args, entry, e);
-  b->small = fmax(b->small, make_rows(shape, e, entry, &b->x, b->y_bounds ? &b->size : NULL));
-  const size_t asked = ref_rows_asked(shape, args, entry);
-  for (size_t r = 0; r < asked; r++) {
-    double score_size = 0;
-    for (size_t head = 0; head < e->h; head++) {
-      const spot at = ref_spot(shape, &b->x.weights, args, entry, head, r);
-      ref_attend(&at, &b->x, e, &b->keys);
-      add_largest(b, at);
-      if (probs) ref_store_probs(&at, e, b->keys.p, probs);
-      if (b->y_bounds) score_size = fmax(score_size, add_size(b, at));
-    }
-    if (b->y_bounds) end_row(b, entry, r, score_size);
+static const number numbers_with_sizes = {
+    .take = ref_take, .round = round_sizes, .multiply = multiply_sizes, .norm = norm_sizes, .turn = ref_turn,
+    .keep = keep_sizes, .score = ref_scores, .softmax = softmax_sizes, .context = ref_context};
+
+/* Magnitudes of the weights of a product. */
+static void make_magnitudes(const formula *f, int i, float *to) {
+  const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
+  const char *quants = i == REF_V ? ref_quants_of_values(f->shape) : ref_quants(f->shape);
+  const float *from = ref_matrix(f, i);
+  for (size_t k = 0; k < in * out; k++) to[k] = fabsf(from[k]);
+  if (quants) largest_of_scales(ref_rows_of_scale(f->shape, quants, in), f->weights->layout, in, out, to);
+}
+
+static formula begin_with_sizes(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
+                                bounding *b, int sizes) {
+  formula f = ref_begin(shape, weights, args, &numbers_with_sizes, sizes ? REF_SIZES : 0);
+  for (int i = 0; i < REF_PRODUCTS && sizes; i++) {
+    const product *p = &f.of[i];
+    if (!p->multiplies) continue;
+    b->magnitudes[i] = (float *)ref_room(&f, p->inner * p->heads * p->width / 2 + 1);
+    if (!f.short_of_memory) make_magnitudes(&f, i, b->magnitudes[i]);
   }
-  ref_project_output(&b->x, e, entry);
-  if (b->y_bounds) ref_project_output(&b->size, e, entry);
-  ref_hide_rows(shape, args, entry, b->x.y, probs);
+  ref_make_room(&f);
+  f.own = b, b->least = INFINITY, b->small = 1;
+  return f;
 }
 
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds) {
-  bounding b = {.shape = shape, .e = ref_extents(shape), .x = ref_numbers(shape, weights, args, y),
-                .y_bounds = y_bounds, .probs_bounds = probs_bounds, .small = 1};
-  extents *const e = &b.e;
-  const size_t sides = y_bounds ? 2 : 1, batch = (size_t)shape->batch, rows = batch * e->n;
-  b.size = b.x, b.pieces = ref_projects(e, MHAGEN_PROJECT_O) ? 1 : e->h;
-  double *room = malloc((sides * ref_room(e) + 3 * e->m + (sides - 1) * rows * e->y_width) * sizeof *room);
-  float *sizes = y_bounds ? make_magnitudes(shape, &b.size, &b.x, e, batch) : NULL;
-  e->sees = malloc(e->m);
-  if (!room || !e->sees || (y_bounds && !sizes)) {
-    free(room), free(sizes), free(e->sees);
-    return -1;
-  }
-  double *const keys = room + sides * ref_room(e);
-  b.keys = (scored){keys, keys + e->m, keys + 2 * e->m};
-  ref_divide(&b.x, e, room);
-  if (y_bounds) ref_divide(&b.size, e, room + ref_room(e)), b.size.y = keys + 3 * e->m;
-  for (size_t entry = 0; entry < batch; entry++) bound_entry(&b, args, entry, probs);
-  const size_t width = e->y_width / b.pieces;
-  for (size_t r = 0; r < rows * b.pieces && y_bounds; r++)
-    y_bounds[r] *= sqrt(ref_dot(b.size.y + r * width, b.size.y + r * width, width));
-  free(room), free(sizes), free(e->sees);
+  bounding b = {.y_bounds = y_bounds, .probs_bounds = probs_bounds};
+  formula f = begin_with_sizes(shape, weights, args, &b, y_bounds != NULL);
+  const product *of_y = &f.of[REF_Y];
+  const size_t rows = (size_t)shape->batch * f.e.n * of_y->heads, width = of_y->width;
+  b.pieces = of_y->heads;
+  f.y.x = y, f.probs.x = probs;
+  if (y_bounds) f.y.size = ref_room(&f, rows * width);
+  ref_run(&f);
+  for (size_t r = 0; r < rows && y_bounds && !f.short_of_memory; r++)
+    y_bounds[r] *= sqrt(ref_dot(f.y.size + r * width, f.y.size + r * width, width));
   if (max_score) *max_score = b.largest * b.small;
-  return 0;
+  return ref_end(&f);
 }
 
 /* ---- scores ---- */
@@ -383,39 +285,35 @@ static int is_valid(const mhagen_kernel *shape, const mhagen_args *args, size_t 
   return !(shape->options & MHAGEN_KV_START) || (ptrdiff_t)key >= args->kv_start[entry];
 }
 
+/* The score of a key that a run has, and its bound. */
+static void store_score(const formula *f, const spot *at, double *score, double *bound) {
+  const mhagen_kernel *shape = f->shape;
+  const int masked = shape->scores == MHAGEN_SCORES_MASKED;
+  const double s = ref_score(f, at, f->q.x, f->k.x), size = ref_score(f, at, f->q.size, f->k.size);
+  const int sees = masked ? at->key >= f->e.first && at->key < f->e.end && at->mask != -INFINITY
+                          : is_valid(shape, f->args, at->entry, at->key);
+  *bound = score_steps(shape, 0) * shape->unit * (masked ? ref_changed_size(at, size) : size);
+  if (isnan(*bound)) *bound = INFINITY; /* sizes that overflow say nothing */
+  if (at->row >= ref_rows_asked(shape, f->args, at->entry)) *score = NAN;
+  else if (!sees) *score = -INFINITY, *bound = 0;
+  else if (masked) *score = ref_changed(at, s);
+  else *score = shape->scores == MHAGEN_SCORES_CAPPED ? ref_capped(shape, s) : s;
+}
+
 int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                             double *scores, double *bounds) {
-  extents e = ref_extents(shape);
-  const size_t batch = (size_t)shape->batch;
-  const int masked = shape->scores == MHAGEN_SCORES_MASKED;
-  numbers x = ref_numbers(shape, weights, args, NULL), size = x;
-  double *room = malloc(2 * ref_room(&e) * sizeof *room);
-  float *sizes = make_magnitudes(shape, &size, &x, &e, batch);
-  if (!room || !sizes) {
-    free(room), free(sizes);
-    return -1;
-  }
-  ref_divide(&x, &e, room), ref_divide(&size, &e, room + ref_room(&e));
-  for (size_t b = 0; b < batch; b++) {
-    ref_start_entry(shape, args, b, &e);
-    make_rows(shape, &e, b, &x, &size);
-    for (size_t row = 0; row < e.h * e.n; row++) {
-      const size_t i = row / e.n, r = row % e.n;
-      spot at = ref_spot(shape, weights, args, b, i, r);
-      mhagen_keys_seen(shape, args, b, r, &e.first, &e.end);
-      for (size_t j = 0; j < e.m; j++, scores++, bounds++) {
-        const double s = ref_score(shape, &x, i, r, j), s_size = ref_score(shape, &size, i, r, j);
-        at.key = j, at.mask = ref_mask(&at, j);
-        const int sees = masked ? j >= e.first && j < e.end && at.mask != -INFINITY : is_valid(shape, args, b, j);
-        *bounds = ref_score_steps(shape, 0) * shape->unit * (masked ? ref_changed_size(&at, s_size) : s_size);
-        if (isnan(*bounds)) *bounds = INFINITY; /* sizes that overflow say nothing */
-        if (r >= ref_rows_asked(shape, args, b)) *scores = NAN;
-        else if (!sees) *scores = -INFINITY, *bounds = 0;
-        else if (masked) *scores = ref_changed(&at, s);
-        else *scores = shape->scores == MHAGEN_SCORES_CAPPED ? ref_capped(shape, s) : s;
+  bounding b = {.pieces = 1};
+  formula f = begin_with_sizes(shape, weights, args, &b, 1);
+  for (size_t entry = 0; entry < (size_t)shape->batch && !f.short_of_memory; entry++) {
+    ref_make_rows(&f, entry);
+    for (size_t i = 0; i < f.e.h * f.e.n; i++) {
+      spot at = ref_spot(&f, i / f.e.n, i % f.e.n);
+      mhagen_keys_seen(shape, args, entry, at.row, &f.e.first, &f.e.end);
+      for (at.key = 0; at.key < f.e.m; at.key++, scores++, bounds++) {
+        at.mask = ref_mask(&at, at.key);
+        store_score(&f, &at, scores, bounds);
       }
     }
   }
-  free(room), free(sizes);
-  return 0;
+  return ref_end(&f);
 }

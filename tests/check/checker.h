@@ -1,6 +1,6 @@
 /* checker.h: runs a generated kernel against the reference in double and against every promise of
- * mhagen.h. Needs checker*.c, reference.c, bounds.c, rounded.c, mhagen.c,
- * libm and POSIX. */
+ * mhagen.h. Needs checker*.c, reference.c, composition.c, bounds.c, rounded.c,
+ * mhagen.c, libm and POSIX. */
 #ifndef MHAGEN_CHECKER_H
 #define MHAGEN_CHECKER_H
 

@@ -1,4 +1,5 @@
-/* formula.h of mhagen: the steps of reference.c, of which bounds.c and rounded.c are made too. */
+/* formula.h of mhagen: the formula over a kind of numbers. reference.c has its steps in double, bounds.c and rounded.c
+ * those of two other kinds, and composition.c makes a layer of them. */
 #ifndef MHAGEN_FORMULA_H
 #define MHAGEN_FORMULA_H
 
@@ -11,21 +12,34 @@
 #define MHAGEN_SCORE_SIZE(s) (s) /* the same with magnitudes, and what errors of s are multiplied with */
 #endif
 
-/* The numbers that the formula is of, and what comes out on the way. */
-typedef struct numbers {
-  mhagen_weights weights;
-  const float *qx, *kx, *vx;       /* the inputs */
-  double *q, *k, *v, *context, *y; /* of one batch entry, but for y */
-} numbers;
+/* Numbers, and what a kind of them has beside each; null where it has not. */
+typedef struct values {
+  double *x;    /* as the formula has it, or from rounded operands */
+  double *size; /* the same of magnitudes, so that no sum cancels */
+  double *off;  /* by how much that of a kernel may differ */
+} values;
+
+enum { REF_SIZES = 1, REF_ERRORS = 2 }; /* what a kind has beside its numbers */
+enum { REF_ROOMS = 128 };               /* of memory */
+
+/* The products of the formula. */
+enum { REF_Q, REF_K, REF_V, REF_Y, REF_PRODUCTS };
+
+/* Rows of Q, K, V or Y: those of an input, or of contexts, times a matrix, or heads as they are. */
+typedef struct product {
+  int multiplies;
+  const float *input;   /* of all batch entries; null of Y */
+  size_t all, rows;     /* rows of an entry: that an input has, that are made */
+  size_t inner;         /* numbers in a row of the input */
+  size_t heads, width;  /* of a row that is made, and columns of each */
+  values bias, to;      /* bias.x may be null; the rows of an entry */
+} product;
 
 typedef struct extents {
-  size_t h, h_kv, d, n, m, dk, dv, k_width, v_width, y_width;
+  size_t h, n, m;
   size_t first, end; /* the keys that a row sees, */
   char *sees;        /* but for those that a mask hides */
-  int project;       /* MHAGEN_PROJECT_Q | ... */
-  size_t q_width;    /* numbers in a row of q */
-  size_t made;       /* rows of keys and values that there are, */
-  ptrdiff_t place;   /* and the place of the first query among them */
+  ptrdiff_t place;   /* of the first query among the keys */
   int apart;         /* heads that are not projected lie apart: [heads][rows][width] */
 } extents;
 
@@ -39,81 +53,120 @@ typedef struct spot {
   double slope, sink, mask;
 } spot;
 
-/* Of the keys of a query and head, [seq_kv] each: products, what the mask adds, weights. */
-typedef struct scored {
-  double *score, *mask, *p;
-} scored;
+typedef struct formula formula;
+
+/* A kind of numbers: its steps of the formula. `round` and `keep` may be null. */
+typedef struct number {
+  /* A row of an input of the entry. */
+  void (*take)(const formula *f, int which, size_t row, values to);
+  /* A row that is to be multiplied. */
+  void (*round)(const formula *f, int which, values x);
+  /* y[rows][heads * width] += x[rows][inner] W */
+  void (*multiply)(const formula *f, int which, size_t rows, values x, values y);
+  /* n columns of a row of Q or K, and their gains, which may be null. */
+  void (*norm)(const formula *f, int which, size_t n, values x, const float *gains);
+  /* The heads of a row of Q or K at a place. */
+  void (*turn)(const formula *f, int which, ptrdiff_t place, values row);
+  /* All rows that a product made. */
+  void (*keep)(formula *f, int which);
+  /* Of a query and head: p becomes the scores of the keys that it sees, then their weights. */
+  void (*score)(const formula *f, const spot *at);
+  void (*softmax)(formula *f, const spot *at);
+  void (*context)(const formula *f, const spot *at, values context);
+} number;
+
+struct formula {
+  const mhagen_kernel *shape;
+  const mhagen_weights *weights;
+  const mhagen_args *args;
+  const number *kind;
+  int beside;  /* REF_SIZES | ... */
+  void *own;   /* what else its kind has */
+  extents e;
+  size_t entry;                 /* of the batch */
+  product of[REF_PRODUCTS];
+  values x, q, k, v, context;   /* rows of an entry: that are multiplied, that attend */
+  values p;                     /* of the keys of a query and head, [seq_kv], as are: */
+  double *score, *mask;         /* products, what the mask adds */
+  values y, probs;              /* results; any plane of them may be null */
+  void *rooms[REF_ROOMS];
+  int used, short_of_memory;
+};
 
 double ref_dot(const double *a, const double *b, size_t count);
 
 /* The projections of a kernel: MHAGEN_PROJECT_Q | ... */
 int ref_projections(const mhagen_kernel *shape);
-extents ref_extents(const mhagen_kernel *shape);
-numbers ref_numbers(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args, double *y);
-int ref_projects(const extents *e, int which);
-
-/* How many numbers q, k, v and context have, and where they lie in memory of that size. */
-size_t ref_room(const extents *e);
-void ref_divide(numbers *x, const extents *e, double *room);
 
 /* Of `heads` heads of `rows` rows that are not projected, the number of row r of a head where they lie. */
 size_t ref_lies(const extents *e, size_t rows, size_t heads, size_t r, size_t head);
 
-/* Of a batch entry the place of its first query, and the rows of keys that there are. */
-void ref_start_entry(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, extents *e);
 /* Where a query stands among the keys. */
 ptrdiff_t ref_place(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, size_t row);
 size_t ref_rows_made(const mhagen_kernel *shape, const mhagen_args *args, size_t entry); /* in a cache that grows */
 size_t ref_rows_asked(const mhagen_kernel *shape, const mhagen_args *args, size_t entry);
 
-/* The heads of the first rows of an input of `all` rows as they are, those of a row side by side. */
-void ref_take(const extents *e, const float *x, size_t all, size_t rows, size_t heads, size_t width, double *to);
-void ref_project_inputs(const numbers *x, const extents *e, size_t entry);
+/* ---- the formula over a kind of numbers ---- */
+
+/* A formula whose products may still be changed, then with its memory, then run. All memory goes with ref_end, which
+ * returns -1 where it was short. */
+formula ref_begin(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
+                  const number *kind, int beside);
+void ref_make_room(formula *f);
+void ref_run(formula *f);
+int ref_end(formula *f);
+
+/* Q, K and V of a batch entry alone. */
+void ref_make_rows(formula *f, size_t entry);
+
+/* Memory that goes with the formula, zeroed. */
+double *ref_room(formula *f, size_t count);
+values ref_values(formula *f, size_t count);
+
+values ref_from(values a, size_t at);
+
+/* What is beside numbers that are exact: their magnitudes, and no error. */
+void ref_exact(values to, size_t count);
+void ref_fill(values to, double with, size_t count);
+void ref_add(values to, values x, size_t count);
+
+/* ---- its steps in double ---- */
+
+void ref_take(const formula *f, int which, size_t row, values to);
+
+/* y[rows][columns] += x[rows][inner] w, of a product. */
+void ref_multiply(const formula *f, int which, const float *w, size_t rows, const double *x, double *y);
+const float *ref_matrix(const formula *f, int which);
 
 /* What a norm subtracts from n columns, and what it divides by where these then have such a sum of squares: a length
  * whose square is beyond float32 is infinite. */
 double ref_mean(const mhagen_kernel *shape, size_t n, const double *x);
 double ref_length(const mhagen_kernel *shape, size_t n, double squares);
+void ref_norm(const formula *f, int which, size_t n, values x, const float *gains);
 
-/* The cosine and the sine of a pair at a place. */
-void ref_rotation(const mhagen_kernel *shape, const mhagen_weights *w, ptrdiff_t place, ptrdiff_t pair, double *c,
-                  double *s);
-void ref_turn_row(const mhagen_kernel *shape, const mhagen_weights *w, ptrdiff_t place, size_t heads, double *x);
-
-/* Queries, keys and values of a batch entry: norms and turns of what is projected. */
-void ref_normalize_and_turn(const mhagen_kernel *shape, const extents *e, const numbers *x);
+/* Magnitudes and errors are turned so that none is taken from another. */
+void ref_turn(const formula *f, int which, ptrdiff_t place, values row);
 
 /* A query of a head, whose key and mask are to be set. */
-spot ref_spot(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args, size_t entry,
-              size_t head, size_t row);
+spot ref_spot(const formula *f, size_t head, size_t row);
 
 /* What the mask adds to the score of a key. */
 double ref_mask(const spot *at, size_t key);
 
-/* scale times the product of a query and a key of a head. */
-double ref_score(const mhagen_kernel *shape, const numbers *x, size_t head, size_t row, size_t key);
+/* scale times the product of a query and a key of a head, of rows q and k. */
+double ref_score(const formula *f, const spot *at, const double *q, const double *k);
 double ref_alibi(const spot *at);
 double ref_capped(const mhagen_kernel *shape, double s);
 
 /* The score that softmax takes. */
 double ref_changed(const spot *at, double s);
-
-/* The weights and the context of a query and head; sets the keys that it sees. */
-void ref_attend(const spot *of, const numbers *x, extents *e, const scored *to);
-void ref_add_context(const numbers *x, const extents *e, size_t row, size_t head, const double *p);
-void ref_project_output(const numbers *x, const extents *e, size_t entry);
-
-/* The weights of a query and head where a run has them: zero for keys that it does not see. */
-void ref_store_probs(const spot *of, const extents *e, const double *p, double *probs);
-
-/* NaN in the results of queries that nobody asks for. */
-void ref_hide_rows(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, double *y, double *probs);
+void ref_scores(const formula *f, const spot *at);
+void ref_softmax(formula *f, const spot *at);
+void ref_context(const formula *f, const spot *at, values context);
 
 /* ---- of bounds.c, for rounded.c ---- */
 
-/* The same of magnitudes: of a rotation, in which none is taken from another; of a changed score, and by how much this
- * may be off if s is. */
-void ref_turn_sizes(const mhagen_kernel *shape, const mhagen_weights *w, ptrdiff_t place, size_t heads, double *size);
+/* The magnitude of a changed score, and by how much this may be off if s is. */
 double ref_changed_size(const spot *at, double s);
 double ref_changed_off(const spot *at, double s);
 

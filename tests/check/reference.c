@@ -1,5 +1,5 @@
-/* reference.c of mhagen: the formula on top of mhagen.h in double, to be read beside it and beside Vaswani et al.,
- * Attention is all you need, 2017. There is a function for each step, in the order of the formula. */
+/* reference.c of mhagen: the steps of the formula on top of mhagen.h in double, in its order, to be read beside it and
+ * beside Vaswani et al., Attention is all you need, 2017. composition.c makes a layer of them. */
 #include "formula.h"
 
 #include <float.h>
@@ -17,34 +17,6 @@ int ref_projections(const mhagen_kernel *shape) {
   return shape->options & MHAGEN_UNPROJECTED ? shape->project : all;
 }
 
-extents ref_extents(const mhagen_kernel *shape) {
-  extents e = {(size_t)shape->h,      (size_t)shape->h_kv, (size_t)shape->d_model, (size_t)shape->seq,
-               (size_t)shape->seq_kv, (size_t)shape->dk,   (size_t)shape->dv,
-               (size_t)shape->k_width, (size_t)shape->v_width, (size_t)shape->y_width, 0, 0,
-               NULL, ref_projections(shape), 0, 0, 0, (shape->options & MHAGEN_BHSD) != 0};
-  e.q_width = ref_projects(&e, MHAGEN_PROJECT_Q) ? e.d : e.h * e.dk;
-  return e;
-}
-
-numbers ref_numbers(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args, double *y) {
-  const int apart = (shape->options & (MHAGEN_CROSS | MHAGEN_CACHE_APPEND)) != 0;
-  return (numbers){.weights = *weights, .qx = args->q, .kx = apart ? args->k : args->q,
-                   .vx = apart ? args->v : args->q, .y = y};
-}
-
-int ref_projects(const extents *e, int which) { return (e->project & which) != 0; }
-
-size_t ref_room(const extents *e) {
-  return (e->h * e->n + e->h_kv * e->m) * (e->dk + e->dv);
-}
-
-void ref_divide(numbers *x, const extents *e, double *room) {
-  x->q = room;
-  x->k = x->q + e->n * e->h * e->dk;
-  x->v = x->k + e->m * e->h_kv * e->dk;
-  x->context = x->v + e->m * e->h_kv * e->dv;
-}
-
 ptrdiff_t ref_place(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, size_t row) {
   const ptrdiff_t r = (ptrdiff_t)row;
   if (shape->options & MHAGEN_CACHE_APPEND) return args->past[entry] + r;
@@ -60,48 +32,42 @@ size_t ref_rows_made(const mhagen_kernel *shape, const mhagen_args *args, size_t
   return (size_t)args->past[entry] + ref_rows_asked(shape, args, entry);
 }
 
-void ref_start_entry(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, extents *e) {
-  e->place = ref_place(shape, args, entry, 0);
-  e->made = shape->options & MHAGEN_CACHE_APPEND ? (size_t)e->place + e->n : e->m;
-}
-
-/* ---- Q_i = Q Wq_i + bq_i, K_i = K Wk_i + bk_i, V_i = V Wv_i + bv_i ---- */
-
-/* y[rows][out] = x[rows][in] W + b; x is float (the inputs) or double (the contexts). */
-static void project(const float *xf, const double *xd, size_t rows, size_t in, const float *w,
-                    const float *b, size_t out, mhagen_layout layout, double *y) {
-  size_t step_i = layout == MHAGEN_OUT_IN ? 1 : out, step_o = layout == MHAGEN_OUT_IN ? in : 1;
-  for (size_t r = 0; r < rows; r++) {
-    for (size_t o = 0; o < out; o++) y[r * out + o] = b ? (double)b[o] : 0;
-    for (size_t i = 0; i < in; i++) {
-      double x = xf ? (double)xf[r * in + i] : xd[r * in + i];
-      for (size_t o = 0; o < out; o++) y[r * out + o] += x * (double)w[i * step_i + o * step_o];
-    }
-  }
-}
-
 size_t ref_lies(const extents *e, size_t rows, size_t heads, size_t r, size_t head) {
   return e->apart ? head * rows + r : r * heads + head;
 }
 
-void ref_take(const extents *e, const float *x, size_t all, size_t rows, size_t heads, size_t width, double *to) {
-  for (size_t i = 0; i < rows * heads; i++) {
-    const float *from = x + ref_lies(e, all, heads, i / heads, i % heads) * width;
-    for (size_t c = 0; c < width; c++) *to++ = (double)from[c];
+/* ---- Q_i = Q Wq_i + bq_i, K_i = K Wk_i + bk_i, V_i = V Wv_i + bv_i ---- */
+
+void ref_take(const formula *f, int which, size_t r, values to) {
+  const product *p = &f->of[which];
+  const size_t pieces = p->multiplies ? 1 : p->heads, width = p->inner / pieces;
+  const float *input = p->input + f->entry * p->all * p->inner;
+  for (size_t i = 0; i < pieces; i++) {
+    const float *from = input + ref_lies(&f->e, p->all, pieces, r, i) * width;
+    for (size_t c = 0; c < width; c++) to.x[i * width + c] = (double)from[c];
+  }
+  ref_exact(to, p->inner);
+}
+
+const float *ref_matrix(const formula *f, int i) {
+  const float *const matrices[] = {f->weights->wq, f->weights->wk, f->weights->wv, f->weights->wo};
+  return matrices[i];
+}
+
+void ref_multiply(const formula *f, int i, const float *w, size_t rows, const double *x, double *y) {
+  const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
+  const int flipped = f->weights->layout == MHAGEN_OUT_IN;
+  const size_t step_k = flipped ? 1 : out, step_o = flipped ? in : 1;
+  for (; rows > 0; rows--, x += in, y += out) {
+    for (size_t k = 0; k < in; k++) {
+      const double of = x[k];
+      for (size_t o = 0; o < out; o++) y[o] += of * (double)w[k * step_k + o * step_o];
+    }
   }
 }
 
-void ref_project_inputs(const numbers *x, const extents *e, size_t entry) {
-  const mhagen_weights *w = &x->weights;
-  const float *q = x->qx + entry * e->n * e->q_width, *k = x->kx + entry * e->m * e->k_width,
-              *v = x->vx + entry * e->m * e->v_width;
-  const size_t hq = e->h * e->dk, hk = e->h_kv * e->dk, hv = e->h_kv * e->dv;
-  if (ref_projects(e, MHAGEN_PROJECT_Q)) project(q, NULL, e->n, e->d, w->wq, w->bq, hq, w->layout, x->q);
-  else ref_take(e, q, e->n, e->n, e->h, e->dk, x->q);
-  if (ref_projects(e, MHAGEN_PROJECT_K)) project(k, NULL, e->made, e->k_width, w->wk, w->bk, hk, w->layout, x->k);
-  else ref_take(e, k, e->m, e->made, e->h_kv, e->dk, x->k);
-  if (ref_projects(e, MHAGEN_PROJECT_V)) project(v, NULL, e->made, e->v_width, w->wv, w->bv, hv, w->layout, x->v);
-  else ref_take(e, v, e->m, e->made, e->h_kv, e->dv, x->v);
+static void multiply(const formula *f, int i, size_t rows, values x, values y) {
+  ref_multiply(f, i, ref_matrix(f, i), rows, x.x, y.x);
 }
 
 /* ---- norms and rotations of Q_i and K_i ---- */
@@ -131,22 +97,15 @@ double ref_length(const mhagen_kernel *shape, size_t n, double squares) {
   return sqrt(squares / (double)n + shape->norm_eps);
 }
 
-/* n columns x, less their mean in a layer norm, over their length. */
-static void norm(const mhagen_kernel *shape, size_t n, double *x) {
-  const double mean = ref_mean(shape, n, x);
-  for (size_t i = 0; i < n; i++) x[i] -= mean;
-  const double length = ref_length(shape, n, ref_dot(x, x, n));
-  for (size_t i = 0; i < n; i++) x[i] /= length;
-}
-
-/* All rows of Q or K. */
-static void norms(const mhagen_kernel *shape, const float *gains, size_t rows, size_t heads, double *x) {
-  const size_t all = shape->norm_span == MHAGEN_SPAN_ALL, dk = (size_t)shape->dk, n = all ? heads * dk : dk;
-  for (size_t at = 0; at < rows * heads * dk; at += n) {
-    norm(shape, n, x + at);
-    const float *own = gains && shape->norm_span == MHAGEN_SPAN_EACH ? gains + at % (heads * dk) : gains;
-    for (size_t i = 0; gains && i < n; i++) x[at + i] *= (double)own[i];
-  }
+/* n columns, less their mean in a layer norm, over their length. */
+void ref_norm(const formula *f, int i, size_t n, values of, const float *gains) {
+  double *const x = of.x;
+  (void)i;
+  const double mean = ref_mean(f->shape, n, x);
+  for (size_t c = 0; c < n; c++) x[c] -= mean;
+  const double length = ref_length(f->shape, n, ref_dot(x, x, n));
+  for (size_t c = 0; c < n; c++) x[c] /= length;
+  for (size_t c = 0; c < n && gains; c++) x[c] *= (double)gains[c];
 }
 
 /* Of the tables of rope: that of the first query where it stands before all keys. */
@@ -154,41 +113,36 @@ static ptrdiff_t first_place(const mhagen_kernel *shape) {
   return shape->options & MHAGEN_BOTTOM_RIGHT ? smaller(0, shape->seq_kv - shape->seq) : 0;
 }
 
-void ref_rotation(const mhagen_kernel *shape, const mhagen_weights *w, ptrdiff_t place, ptrdiff_t pair, double *c,
-                  double *s) {
+/* The cosine and the sine of a pair at a place. */
+static void rotation(const formula *f, ptrdiff_t place, ptrdiff_t pair, double *c, double *s) {
+  const mhagen_kernel *shape = f->shape;
+  const float *cosines = f->weights->rope_cos, *sines = f->weights->rope_sin;
   const ptrdiff_t pairs = shape->rope_dims / 2, at = (place - first_place(shape)) * pairs + pair;
   const double angle = (double)place * pow(shape->rope_theta, -(double)pair / (double)pairs);
-  *c = w->rope_cos ? (double)w->rope_cos[at] : cos(angle);
-  *s = w->rope_sin ? (double)w->rope_sin[at] : sin(angle);
+  *c = cosines ? (double)cosines[at] : cos(angle);
+  *s = sines ? (double)sines[at] : sin(angle);
 }
 
-/* Turns `heads` heads of dk columns of a row at a place. */
-void ref_turn_row(const mhagen_kernel *shape, const mhagen_weights *w, ptrdiff_t place, size_t heads, double *row) {
-  const ptrdiff_t pairs = shape->rope_dims / 2;
-  const int interleaved = shape->rope == MHAGEN_ROPE_INTERLEAVED;
-  for (ptrdiff_t i = 0; i < pairs; i++) {
+static void turn_pair(double *x, double *y, double c, double s, double opposite) {
+  const double first = *x * c + *y * opposite;
+  *y = *y * c + *x * s;
+  *x = first;
+}
+
+void ref_turn(const formula *f, int i, ptrdiff_t place, values row) {
+  const ptrdiff_t pairs = f->shape->rope_dims / 2;
+  const int interleaved = f->shape->rope == MHAGEN_ROPE_INTERLEAVED;
+  for (ptrdiff_t pair = 0; pair < pairs; pair++) {
     double c, s;
-    ref_rotation(shape, w, place, i, &c, &s);
-    for (size_t head = 0; head < heads; head++) {
-      double *x = row + head * (size_t)shape->dk + (interleaved ? 2 * i : i), *y = x + (interleaved ? 1 : pairs);
-      const double first = *x * c - *y * s;
-      *y = *y * c + *x * s;
-      *x = first;
+    rotation(f, place, pair, &c, &s);
+    for (size_t head = 0; head < f->of[i].heads; head++) {
+      const size_t x = head * (size_t)f->shape->dk + (size_t)(interleaved ? 2 * pair : pair),
+                   y = x + (size_t)(interleaved ? 1 : pairs);
+      turn_pair(row.x + x, row.x + y, c, s, -s);
+      if (row.size) turn_pair(row.size + x, row.size + y, fabs(c), fabs(s), fabs(s));
+      if (row.off) turn_pair(row.off + x, row.off + y, fabs(c), fabs(s), fabs(s));
     }
   }
-}
-
-void ref_normalize_and_turn(const mhagen_kernel *shape, const extents *e, const numbers *x) {
-  const mhagen_weights *w = &x->weights;
-  if (shape->options & MHAGEN_QK_NORM) {
-    norms(shape, w->q_norm, e->n, e->h, x->q);
-    norms(shape, w->k_norm, e->made, e->h_kv, x->k);
-  }
-  if (!(shape->options & MHAGEN_ROPE)) return;
-  for (size_t r = 0; r < e->n; r++)
-    ref_turn_row(shape, w, e->place + (ptrdiff_t)r, e->h, x->q + r * e->h * e->dk);
-  for (size_t j = 0; j < e->made; j++)
-    ref_turn_row(shape, w, (ptrdiff_t)j, e->h_kv, x->k + j * e->h_kv * e->dk);
 }
 
 /* ---- the keys that a query sees ---- */
@@ -223,9 +177,10 @@ double mhagen_mask(const mhagen_kernel *shape, const mhagen_args *args, size_t e
 
 /* ---- scores: scale Q_i K_i^T, and what is added to them ---- */
 
-double ref_score(const mhagen_kernel *shape, const numbers *x, size_t head, size_t row, size_t key) {
-  const size_t h = (size_t)shape->h, h_kv = (size_t)shape->h_kv, dk = (size_t)shape->dk;
-  return ref_dot(x->q + (row * h + head) * dk, x->k + (key * h_kv + head / (h / h_kv)) * dk, dk) * shape->scale;
+double ref_score(const formula *f, const spot *at, const double *q, const double *k) {
+  const size_t heads = f->of[REF_K].heads, depth = f->of[REF_K].width, of_key = at->head / (f->e.h / heads);
+  return ref_dot(q + (at->row * f->e.h + at->head) * depth, k + (at->key * heads + of_key) * depth, depth) *
+         f->shape->scale;
 }
 
 /* Of h a power of two 2^(-8/h), 2^(-16/h), ..; behind the largest power of two in h every second one
@@ -247,12 +202,11 @@ static double sink_of(const mhagen_kernel *shape, const mhagen_weights *weights,
   return weights->sink ? (double)weights->sink[head] : 0;
 }
 
-spot ref_spot(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args, size_t entry,
-              size_t head, size_t row) {
-  const extents e = ref_extents(shape);
-  return (spot){.shape = shape, .args = args, .x = args->q + entry * e.n * e.q_width, .entry = entry, .head = head,
-                .row = row, .place = ref_place(shape, args, entry, row), .slope = slope_of(shape, weights, head),
-                .sink = sink_of(shape, weights, head)};
+spot ref_spot(const formula *f, size_t head, size_t row) {
+  const product *q = &f->of[REF_Q];
+  return (spot){.shape = f->shape, .args = f->args, .x = q->input ? q->input + f->entry * q->all * q->inner : NULL,
+                .entry = f->entry, .head = head, .row = row, .place = ref_place(f->shape, f->args, f->entry, row),
+                .slope = slope_of(f->shape, f->weights, head), .sink = sink_of(f->shape, f->weights, head)};
 }
 
 double ref_mask(const spot *at, size_t key) {
@@ -277,103 +231,55 @@ double ref_changed(const spot *at, double s) {
   return MHAGEN_SCORE(s + at->mask);
 }
 
+void ref_scores(const formula *f, const spot *of) {
+  spot at = *of;
+  for (size_t j = f->e.first; j < f->e.end; j++) {
+    at.key = j, at.mask = f->mask[j];
+    f->score[j] = ref_score(f, &at, f->q.x, f->k.x);
+    f->p.x[j] = ref_changed(&at, f->score[j]);
+  }
+}
+
 /* ---- head_i = softmax(scores) V_i ---- */
 
-/* p[0..keys) = softmax of p over the keys with sees[j], beside a score that no key has */
-static void softmax(double *p, const char *sees, size_t keys, double sink) {
-  double max = sink, sum = 0;
-  for (size_t j = 0; j < keys; j++) {
+/* Over the keys that are seen, beside a score that no key has. */
+void ref_softmax(formula *f, const spot *at) {
+  const size_t first = f->e.first, end = f->e.end;
+  const char *sees = f->e.sees;
+  double *const p = f->p.x, max = at->sink, sum = 0;
+  for (size_t j = first; j < end; j++) {
     if (sees[j] && p[j] > max) max = p[j];
   }
-  for (size_t j = 0; j < keys; j++) sum += p[j] = sees[j] ? exp(p[j] - max) : 0;
-  if (sink != -INFINITY) sum += exp(sink - max);
-  for (size_t j = 0; j < keys; j++) p[j] = sees[j] ? p[j] / sum : 0;
+  for (size_t j = first; j < end; j++) sum += p[j] = sees[j] ? exp(p[j] - max) : 0;
+  if (at->sink != -INFINITY) sum += exp(at->sink - max);
+  for (size_t j = first; j < end; j++) p[j] = sees[j] ? p[j] / sum : 0;
 }
 
-void ref_add_context(const numbers *x, const extents *e, size_t row, size_t head, const double *p) {
-  double *sum = x->context + (row * e->h + head) * e->dv;
-  const size_t shared = head / (e->h / e->h_kv);
-  memset(sum, 0, e->dv * sizeof *sum);
-  for (size_t j = e->first; j < e->end; j++) {
-    const double *v = x->v + (j * e->h_kv + shared) * e->dv, weight = p[j];
-    if (!e->sees[j]) continue;
-    for (size_t c = 0; c < e->dv; c++) sum[c] += weight * v[c];
+/* With weights p of the keys. */
+static void sum_values(const formula *f, const spot *at, const double *p, const double *v, double *sum) {
+  const size_t heads = f->of[REF_V].heads, width = f->of[REF_V].width, of_key = at->head / (f->e.h / heads);
+  memset(sum, 0, width * sizeof *sum);
+  for (size_t j = f->e.first; j < f->e.end; j++) {
+    const double *of = v + (j * heads + of_key) * width, weight = p[j];
+    if (!f->e.sees[j]) continue;
+    for (size_t c = 0; c < width; c++) sum[c] += weight * of[c];
   }
 }
 
-void ref_attend(const spot *of, const numbers *x, extents *e, const scored *to) {
-  spot at = *of;
-  mhagen_keys_seen(at.shape, at.args, at.entry, at.row, &e->first, &e->end);
-  for (size_t j = e->first; j < e->end; j++) {
-    at.key = j, at.mask = to->mask[j] = ref_mask(&at, j);
-    e->sees[j] = at.mask == -INFINITY ? 0 : 1;
-    to->score[j] = ref_score(at.shape, x, at.head, at.row, j);
-    to->p[j] = ref_changed(&at, to->score[j]);
-  }
-  softmax(to->p + e->first, e->sees + e->first, e->end - e->first, at.sink);
-  ref_add_context(x, e, at.row, at.head, to->p);
+void ref_context(const formula *f, const spot *at, values context) {
+  sum_values(f, at, f->p.x, f->v.x, context.x);
+  if (context.size) sum_values(f, at, f->p.size, f->v.size, context.size);
 }
 
-void ref_store_probs(const spot *of, const extents *e, const double *p, double *probs) {
-  double *const to = probs + ((of->entry * e->h + of->head) * e->n + of->row) * e->m;
-  memset(to, 0, e->m * sizeof *to);
-  memcpy(to + e->first, p + e->first, (e->end - e->first) * sizeof *to);
-}
-
-/* ---- Y = concat(head_1 .. head_h) Wo + bo ---- */
-
-void ref_project_output(const numbers *x, const extents *e, size_t entry) {
-  double *y = x->y + entry * e->n * e->y_width;
-  if (ref_projects(e, MHAGEN_PROJECT_O)) {
-    project(NULL, x->context, e->n, e->h * e->dv, x->weights.wo, x->weights.bo, e->y_width, x->weights.layout, y);
-    return;
-  }
-  for (size_t i = 0; i < e->n * e->h; i++)
-    memcpy(y + ref_lies(e, e->n, e->h, i / e->h, i % e->h) * e->dv, x->context + i * e->dv, e->dv * sizeof *y);
-}
-
-static void fill(double *x, size_t count, double with) {
-  for (size_t i = 0; i < count; i++) x[i] = with;
-}
-
-void ref_hide_rows(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, double *y, double *probs) {
-  const extents e = ref_extents(shape);
-  const size_t pieces = ref_projects(&e, MHAGEN_PROJECT_O) ? 1 : e.h, width = e.y_width / pieces;
-  for (size_t r = ref_rows_asked(shape, args, entry); r < e.n; r++) {
-    for (size_t i = 0; i < pieces; i++)
-      fill(y + (entry * e.n * pieces + ref_lies(&e, e.n, pieces, r, i)) * width, width, NAN);
-    for (size_t i = 0; i < e.h && probs; i++) fill(probs + ((entry * e.h + i) * e.n + r) * e.m, e.m, NAN);
-  }
-}
-
-/* ---- the whole ---- */
+/* ---- numbers with nothing beside them ---- */
 
 int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args, double *y,
                      double *probs) {
-  extents e = ref_extents(shape);
-  numbers x = ref_numbers(shape, weights, args, y);
-  double *room = malloc((ref_room(&e) + 3 * e.m) * sizeof *room);
-  e.sees = malloc(e.m);
-  if (!room || !e.sees) {
-    free(room), free(e.sees);
-    return -1;
-  }
-  double *const keys = room + ref_room(&e);
-  const scored of_keys = {keys, keys + e.m, keys + 2 * e.m};
-  ref_divide(&x, &e, room);
-  for (size_t b = 0; b < (size_t)shape->batch; b++) {
-    ref_start_entry(shape, args, b, &e);
-    ref_project_inputs(&x, &e, b);
-    ref_normalize_and_turn(shape, &e, &x);
-    const size_t asked = ref_rows_asked(shape, args, b);
-    for (size_t i = 0; i < asked * e.h; i++) {
-      const spot at = ref_spot(shape, weights, args, b, i % e.h, i / e.h);
-      ref_attend(&at, &x, &e, &of_keys);
-      if (probs) ref_store_probs(&at, &e, of_keys.p, probs);
-    }
-    ref_project_output(&x, &e, b);
-    ref_hide_rows(shape, args, b, y, probs);
-  }
-  free(room), free(e.sees);
-  return 0;
+  static const number kind = {.take = ref_take, .multiply = multiply, .norm = ref_norm, .turn = ref_turn,
+                              .score = ref_scores, .softmax = ref_softmax, .context = ref_context};
+  formula f = ref_begin(shape, weights, args, &kind, 0);
+  ref_make_room(&f);
+  f.y.x = y, f.probs.x = probs;
+  ref_run(&f);
+  return ref_end(&f);
 }

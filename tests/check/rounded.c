@@ -104,21 +104,13 @@ static double times(double size, double off) {
   return off == INFINITY ? off : size == 0 || off == 0 || size == INFINITY ? 0 : size * off;
 }
 
-/* Numbers, and by how much those of a kernel may be off: without limit where they may be infinite, or NaN, or not, for
- * an operand is as near as float32's errors to where its type ends. */
-typedef struct inexact {
-  double *x, *off;
-} inexact;
-
-static inexact from(inexact a, size_t at) { return (inexact){a.x + at, a.off + at}; }
-
 /* By how much what x is rounded to may be off, if x is. */
 static double off_rounded(const format *f, double x, double off) {
-  if (!f || !isfinite(x)) return off;
+  if (!f || !isfinite(x) || off == 0) return off;
   return fmax(distance(nearest(f, x - off), nearest(f, x)), distance(nearest(f, x + off), nearest(f, x)));
 }
 
-static void round_all(const format *f, double scale, inexact a, size_t count) {
+static void round_all(const format *f, double scale, values a, size_t count) {
   for (size_t i = 0; i < count; i++) {
     const double x = a.x[i] * scale;
     a.off[i] = off_rounded(f, x, a.off[i] * scale + (scale == 1 ? 0 : 2 * FLOAT_UNIT * fabs(x)));
@@ -128,7 +120,7 @@ static void round_all(const format *f, double scale, inexact a, size_t count) {
 
 /* One head of a row, as integers times a scale: each may be the one beside it, and the scale is off as the largest
  * magnitude is. */
-static void quantize_kept(inexact a, size_t count) {
+static void quantize_kept(values a, size_t count) {
   double most = 0, off_most = 0;
   int finite = 1, any = 0;
   for (size_t i = 0; i < count; i++) {
@@ -153,11 +145,11 @@ static void quantize_kept(inexact a, size_t count) {
 }
 
 /* Rows of so many heads as a cache has them. */
-static void round_kept(const mhagen_kernel *shape, inexact a, size_t heads, size_t width) {
+static void round_kept(const mhagen_kernel *shape, values a, size_t heads, size_t width) {
   const char *type = cache_type(shape);
   const format *f = format_of(type);
   round_all(f, 1, a, heads * width);
-  for (size_t i = 0; i < heads && is_int8(type); i++) quantize_kept(from(a, i * width), width);
+  for (size_t i = 0; i < heads && is_int8(type); i++) quantize_kept(ref_from(a, i * width), width);
 }
 
 #define SHORT_STEPS 32767
@@ -170,7 +162,7 @@ static int has_shorts(const mhagen_kernel *shape) {
 }
 
 /* A head of a query as such integers times a scale. */
-static void round_to_shorts(inexact a, size_t count) {
+static void round_to_shorts(values a, size_t count) {
   double most = 0;
   for (size_t i = 0; i < count; i++) most = isfinite(a.x[i]) ? fmax(most, fabs(a.x[i]) + a.off[i]) : INFINITY;
   for (size_t i = 0; i < count; i++) {
@@ -190,14 +182,14 @@ static double off_sum(double sum, size_t steps, double size, double off) {
 static size_t at_most(size_t count, size_t most) { return count < most ? count : most; }
 
 /* Numbers of a row of an input as integers times their scale, which is NaN where one is not finite. */
-static void quantize(const float *x, size_t count, inexact to) {
+static void quantize(values a, size_t count) {
   float most = (float)LEAST_LARGEST;
   int finite = 1;
-  for (size_t i = 0; i < count; i++) most = fmaxf(most, fabsf(x[i])), finite &= isfinite(x[i]) != 0;
+  for (size_t i = 0; i < count; i++) most = fmaxf(most, fabsf((float)a.x[i])), finite &= isfinite(a.x[i]) != 0;
   const float inverse = STEPS / most, scale = most / STEPS;
   for (size_t i = 0; i < count; i++) {
-    const float scaled = x[i] * inverse;
-    to.x[i] = finite ? (double)rintf(scaled) * (double)scale : NAN, to.off[i] = 0;
+    const float scaled = (float)a.x[i] * inverse;
+    a.x[i] = finite ? (double)rintf(scaled) * (double)scale : NAN;
   }
 }
 
@@ -214,7 +206,7 @@ static double off_quantized(double first, double last, double low, double high, 
 }
 
 /* The same of a row that may be off, as may its largest number then. */
-static void quantize_inexact(inexact a, size_t count) {
+static void quantize_inexact(values a, size_t count) {
   double most = LEAST_LARGEST, low = most, high = most;
   int finite = 1, sure = 1;
   for (size_t i = 0; i < count; i++) {
@@ -266,30 +258,33 @@ static double coarse_sum(const double *a, size_t steps, matrix w, size_t o) {
   return totals[0] + totals[1];
 }
 
-/* y[r * ld + o] of so many columns from a row a of the matrix w; coarse: sums are of half precision. What is not finite
+/* y[columns] += a row a of the matrix w; coarse: sums are of half precision, in memory for as many. What is not finite
  * then is made again in float32. */
-static void multiply(inexact a, size_t steps, matrix w, const double *bias, inexact y, size_t columns, int coarse) {
+static void multiply(values a, size_t steps, matrix w, values y, size_t columns, double *coarse) {
   int exact = 1;
   for (size_t i = 0; i < steps; i++) exact &= a.off[i] == 0;
-  for (size_t o = 0; o < columns; o++) {
-    double sum = bias ? bias[o] : 0, size = fabs(sum), off = 0;
-    for (size_t i = 0; i < steps; i++) {
-      const double weight = w.at[i * w.row + o * w.column];
-      sum += a.x[i] * weight;
-      size += fabs(a.x[i] * weight);
-      off += times(fabs(weight), a.off[i]);
+  for (size_t o = 0; o < columns && coarse; o++) coarse[o] = coarse_sum(a.x, steps, w, o) + y.x[o];
+  for (size_t i = 0; i < steps; i++) {
+    const double *of = w.at + i * w.row, x = a.x[i], off = a.off[i];
+    for (size_t o = 0; o < columns; o++) {
+      const double term = x * of[o * w.column];
+      y.x[o] += term, y.size[o] += fabs(term);
     }
-    const double own = coarse ? coarse_sum(a.x, steps, w, o) + (bias ? bias[o] : 0) : sum;
-    if (isfinite(own)) sum = own;
+    for (size_t o = 0; o < columns && off != 0; o++) y.off[o] += times(fabs(of[o * w.column]), off);
+  }
+  for (size_t o = 0; o < columns; o++) {
+    if (coarse && isfinite(coarse[o])) y.x[o] = coarse[o];
     /* Of operands that may be others each rounding may be another one; and so may be whether it is finite. */
-    if (coarse && !exact) off += 2 * (BLOCK_NUMBERS / 2 + SPAN_NUMBERS / BLOCK_NUMBERS) * 0x1p-11 * size;
-    if (coarse && !exact) off += 2 * (double)steps * 0x1p-24;
-    y.x[o] = sum, y.off[o] = off_sum(sum, steps, size, off);
+    if (coarse && !exact) y.off[o] += 2 * (BLOCK_NUMBERS / 2 + SPAN_NUMBERS / BLOCK_NUMBERS) * 0x1p-11 * y.size[o];
+    if (coarse && !exact) y.off[o] += 2 * (double)steps * 0x1p-24;
+    y.off[o] = off_sum(y.x[o], steps, y.size[o], y.off[o]);
   }
 }
 
 /* A norm of n columns. */
-static void norm_inexact(const mhagen_kernel *shape, size_t n, inexact a) {
+static void norm_inexact(const formula *f, int which, size_t n, values a, const float *gains) {
+  const mhagen_kernel *shape = f->shape;
+  (void)which;
   const double count = shape->qk_norm == MHAGEN_NORM_L2 ? 1 : (double)n, steps = (double)n + 16;
   double mean = 0, mean_size = 0, off = 0, squares = 0, off_squares = 0;
   for (size_t i = 0; i < n && shape->qk_norm == MHAGEN_NORM_LAYER; i++) {
@@ -311,80 +306,34 @@ static void norm_inexact(const mhagen_kernel *shape, size_t n, inexact a) {
     else if (isfinite(length)) a.off[i] = (a.off[i] + times(fabs(x), off_length)) / least + 8 * FLOAT_UNIT * fabs(x);
     a.x[i] = x;
   }
-}
-
-static void norms_inexact(const mhagen_kernel *shape, const float *gains, size_t rows, size_t heads, inexact a) {
-  const size_t all = shape->norm_span == MHAGEN_SPAN_ALL, dk = (size_t)shape->dk, n = all ? heads * dk : dk;
-  if (!(shape->options & MHAGEN_QK_NORM)) return;
-  for (size_t at = 0; at < rows * heads * dk; at += n) {
-    norm_inexact(shape, n, from(a, at));
-    const float *own = gains && shape->norm_span == MHAGEN_SPAN_EACH ? gains + at % (heads * dk) : gains;
-    for (size_t i = 0; gains && i < n; i++) {
-      a.x[at + i] *= (double)own[i];
-      a.off[at + i] = times(fabs((double)own[i]), a.off[at + i]);
-    }
+  for (size_t i = 0; i < n && gains; i++) {
+    a.x[i] *= (double)gains[i];
+    a.off[i] = times(fabs((double)gains[i]), a.off[i]);
   }
 }
 
-/* Turns a row; each of a pair takes its part of the other's error, and of float32's roundings of both. */
-static void turn_inexact(const mhagen_kernel *shape, const mhagen_weights *w, ptrdiff_t place, size_t heads,
-                         inexact a) {
-  const size_t width = heads * (size_t)shape->dk;
-  if (!(shape->options & MHAGEN_ROPE)) return;
+/* Each of a pair takes its part of the other's error, and of float32's roundings of both. */
+static void turn_inexact(const formula *f, int which, ptrdiff_t place, values a) {
+  const size_t width = f->of[which].heads * f->of[which].width;
   for (size_t i = 0; i < width; i++) {
     if (isfinite(a.x[i])) a.off[i] += 8 * FLOAT_UNIT * fabs(a.x[i]);
   }
-  ref_turn_row(shape, w, place, heads, a.x);
-  ref_turn_sizes(shape, w, place, heads, a.off);
+  ref_turn(f, which, place, (values){a.x, NULL, a.off});
   for (size_t i = 0; i < width; i++) {
     if (isnan(a.off[i])) a.off[i] = INFINITY; /* times zero */
   }
 }
 
-/* Rows of an input that are multiplied. */
-static void take_inexact(const float *x, size_t rows, const format *f, size_t quantized, size_t columns, inexact to) {
-  for (size_t i = 0; i < rows && quantized; i++) {
-    for (size_t j = 0; j < columns; j += at_most(quantized, columns - j)) {
-      quantize(x + i * columns + j, at_most(quantized, columns - j), from(to, i * columns + j));
-    }
-  }
-  if (quantized) return;
-  for (size_t i = 0; i < rows * columns; i++) to.x[i] = nearest(f, (double)x[i]), to.off[i] = 0;
-}
-
-/* See ref_take. */
-static void take_heads(const extents *e, const float *x, size_t all, size_t rows, size_t heads, size_t width,
-                       inexact to) {
-  ref_take(e, x, all, rows, heads, width, to.x);
-  for (size_t i = 0; i < rows * heads * width; i++) to.off[i] = 0;
-}
-
-/* What is there for all batch entries. */
+/* What is there beside the formula. */
 typedef struct rounding {
-  const mhagen_kernel *shape;
-  extents e;
   const format *own, *weights, *attend;
   size_t quantized; /* so many numbers of a row that is projected share a scale, or 0 */
-  int coarse; /* their sums */
-  mhagen_weights given;
-  numbers x;
-  double *w[4], *b[4]; /* wq, wk, wv, wo as [in][out], rounded, and not; biases */
-  double *exact[4], *merged, *masks;
-  void *rooms[64];
-  int used, short_of_memory;
+  double *coarse;   /* sums of half precision, or null */
+  double *w[REF_PRODUCTS], *exact[REF_PRODUCTS]; /* matrices as [in][out], rounded, and not */
+  values queries, context; /* queries times Wk^T of an entry; a head's context before Wv; or null */
+  size_t heads_k, heads_v; /* of what is projected */
+  double sum, sum_off;     /* of the weights of a query and head */
 } rounding;
-
-static double *room_for(rounding *r, size_t count) {
-  double *room = calloc(count + 1, sizeof *room);
-  if (!room || r->used == 64) r->short_of_memory = 1;
-  else r->rooms[r->used++] = room;
-  return room;
-}
-
-static inexact inexact_room(rounding *r, size_t count) {
-  const inexact room = {room_for(r, count), room_for(r, count)};
-  return room;
-}
 
 /* The scale of least squares for the numbers of a column that share it, of int4, whose largest one over -8 is `own`;
  * docs/generated-c.md has the rule. */
@@ -431,117 +380,159 @@ static void quantize_weights(const char *quants, size_t group, size_t in, size_t
   }
 }
 
-static void take_weights(rounding *r, int i, const float *w, const float *b, size_t in, size_t out) {
-  const int flipped = r->given.layout == MHAGEN_OUT_IN;
-  const char *quants = i == 2 ? ref_quants_of_values(r->shape) : ref_quants(r->shape);
-  r->w[i] = room_for(r, in * out), r->exact[i] = room_for(r, in * out), r->b[i] = room_for(r, out);
-  for (size_t j = 0; j < in * out && w && !r->short_of_memory; j++) {
+static void take_weights(formula *f, int i) {
+  rounding *r = f->own;
+  const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
+  const int flipped = f->weights->layout == MHAGEN_OUT_IN, widened = (f->shape->folds & MHAGEN_FOLD_WIDENED) != 0;
+  const char *quants = i == REF_V ? ref_quants_of_values(f->shape) : ref_quants(f->shape);
+  const float *w = ref_matrix(f, i);
+  r->w[i] = ref_room(f, in * out), r->exact[i] = ref_room(f, in * out);
+  for (size_t j = 0; j < in * out && !f->short_of_memory; j++) {
     r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]);
     r->w[i][j] = quants ? r->exact[i][j] : nearest(r->weights, r->exact[i][j]);
   }
-  if (quants && w && !r->short_of_memory) {
-    quantize_weights(quants, ref_rows_of_scale(r->shape, quants, in), in, out, r->w[i]);
-    const int widened = (r->shape->folds & MHAGEN_FOLD_WIDENED) != 0;
-    for (size_t j = 0; j < in * out && widened; j++) r->w[i][j] = nearest_packed(r->own, r->w[i][j]);
-  }
-  for (size_t j = 0; j < out && b && !r->short_of_memory; j++) r->b[i][j] = (double)b[j];
+  if (!quants || f->short_of_memory) return;
+  quantize_weights(quants, ref_rows_of_scale(f->shape, quants, in), in, out, r->w[i]);
+  for (size_t j = 0; j < in * out && widened; j++) r->w[i][j] = nearest_packed(r->own, r->w[i][j]);
 }
 
-/* a[rows][cols] times columns of b, transposed or not, of a head. */
-static void product_of_weights(const double *a, size_t rows, size_t lda, size_t inner, matrix b, size_t columns,
-                               double *to) {
+/* to[rows][..] = a times b, of matrices of weights. */
+static void product_of_weights(matrix a, size_t rows, size_t inner, matrix b, size_t columns, double *to, size_t ld) {
   for (size_t r = 0; r < rows; r++) {
     for (size_t o = 0; o < columns; o++) {
       double sum = 0;
-      for (size_t i = 0; i < inner; i++) sum += a[r * lda + i] * b.at[i * b.row + o * b.column];
-      to[r * columns + o] = sum;
+      for (size_t i = 0; i < inner; i++) sum += a.at[r * a.row + i] * b.at[i * b.row + o * b.column];
+      to[r * ld + o] = sum;
     }
   }
 }
 
-/* Rows of an input by one of the matrices for q, k, v. */
-static void project_inexact(const rounding *r, int i, size_t rows, const double *bias, inexact x, inexact y) {
-  const extents *e = &r->e;
-  const size_t widths[] = {e->d, e->k_width, e->v_width}, heads[] = {e->h * e->dk, e->h_kv * e->dk, e->h_kv * e->dv},
-               in = widths[i], out = heads[i];
+/* ---- products of weights ---- */
+
+/* Keys or values are an input itself, one head for all. */
+static void take_inputs(product *p) {
+  p->multiplies = 0, p->heads = 1, p->width = p->inner;
+}
+
+/* Queries times Wq Wk^T of each head. */
+static void merge_keys(formula *f) {
+  rounding *r = f->own;
+  product *q = &f->of[REF_Q], *k = &f->of[REF_K];
+  const size_t h = f->e.h, dk = q->width, hq = h * dk, hk = k->heads * dk, columns = h * k->inner;
+  double *merged = ref_room(f, q->inner * columns);
+  const values bias = ref_values(f, columns);
+  for (size_t head = 0; head < h && !f->short_of_memory; head++) {
+    const matrix wq = {r->exact[REF_Q] + head * dk, hq, 1}, bq = {q->bias.x + head * dk, hq, 1},
+                 wk = {r->exact[REF_K] + head / (h / k->heads) * dk, 1, hk};
+    product_of_weights(wq, q->inner, dk, wk, k->inner, merged + head * k->inner, columns);
+    product_of_weights(bq, 1, dk, wk, k->inner, bias.x + head * k->inner, columns);
+  }
+  for (size_t i = 0; i < q->inner * columns && !f->short_of_memory; i++) merged[i] = nearest_packed(r->own, merged[i]);
+  if (!f->short_of_memory) ref_exact(bias, columns);
+  r->w[REF_Q] = merged, q->bias = bias, q->width = k->inner;
+  take_inputs(k);
+}
+
+/* bv Wo in the bias of Y. */
+static void fold_bias(formula *f) {
+  const rounding *r = f->own;
+  const product *v = &f->of[REF_V], *y = &f->of[REF_Y];
+  const size_t h = f->e.h, dv = v->width;
+  double *const bias = ref_room(f, y->width);
+  for (size_t head = 0; head < h && !f->short_of_memory; head++) {
+    const matrix bv = {v->bias.x + head / (h / v->heads) * dv, 0, 1},
+                 wo = {r->exact[REF_Y] + head * dv * y->width, y->width, 1};
+    product_of_weights(bv, 1, dv, wo, y->width, bias, y->width);
+    for (size_t i = 0; i < y->width; i++) y->bias.x[i] += bias[i];
+  }
+  if (!f->short_of_memory) ref_exact(y->bias, y->width);
+}
+
+/* Contexts times Wv Wo of each head. */
+static void merge_values(formula *f) {
+  rounding *r = f->own;
+  product *v = &f->of[REF_V], *y = &f->of[REF_Y];
+  const size_t h = f->e.h, dv = v->width, hv = v->heads * dv, columns = y->width, count = h * v->inner * columns;
+  double *merged = ref_room(f, count);
+  for (size_t head = 0; head < h && !f->short_of_memory; head++) {
+    const matrix wv = {r->exact[REF_V] + head / (h / v->heads) * dv, hv, 1},
+                 wo = {r->exact[REF_Y] + head * dv * columns, columns, 1};
+    product_of_weights(wv, v->inner, dv, wo, columns, merged + head * v->inner * columns, columns);
+  }
+  for (size_t i = 0; i < count && !f->short_of_memory; i++) merged[i] = nearest_packed(r->own, merged[i]);
+  r->w[REF_Y] = merged, y->inner = h * v->inner;
+  take_inputs(v);
+}
+
+/* What a kernel multiplies otherwise than the formula says. */
+static void fold(formula *f) {
+  rounding *r = f->own;
+  const unsigned folds = f->shape->folds;
+  product *k = &f->of[REF_K], *v = &f->of[REF_V];
+  const size_t h = f->e.h;
+  for (int i = 0; i < REF_PRODUCTS; i++) {
+    if (f->of[i].multiplies && !f->of[i].bias.x) f->of[i].bias = ref_values(f, f->of[i].heads * f->of[i].width);
+  }
+  if (f->short_of_memory) return;
+  r->heads_k = k->heads, r->heads_v = v->heads;
+  if (folds & MHAGEN_FOLD_BK) k->bias.x = NULL;
+  if (folds & MHAGEN_FOLD_BV) fold_bias(f), v->bias.x = NULL;
+  if (folds & MHAGEN_FOLD_MERGE_K) merge_keys(f);
+  if (folds & MHAGEN_FOLD_MERGE_V) merge_values(f);
+  if (folds & MHAGEN_FOLD_ABSORB_K) r->queries = ref_values(f, f->e.n * h * k->inner), take_inputs(k);
+  if (folds & MHAGEN_FOLD_ABSORB_V) r->context = ref_values(f, v->inner), take_inputs(v);
+}
+
+/* ---- a kind of numbers with errors ---- */
+
+/* A row of an input, or of contexts, that is multiplied. */
+static void round_inexact(const formula *f, int i, values x) {
+  const rounding *r = f->own;
+  const size_t count = f->of[i].inner;
+  for (size_t c = 0; r->quantized && c < count; c += at_most(r->quantized, count - c)) {
+    if (i == REF_Y) quantize_inexact(ref_from(x, c), at_most(r->quantized, count - c));
+    else quantize(ref_from(x, c), at_most(r->quantized, count - c));
+  }
+  if (!r->quantized) round_all(r->own, 1, x, count);
+}
+
+static void multiply_inexact(const formula *f, int i, size_t rows, values x, values y) {
+  const rounding *r = f->own;
+  const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
   for (size_t row = 0; row < rows; row++)
-    multiply(from(x, row * in), in, (matrix){r->w[i], out, 1}, bias, from(y, row * out), out, r->coarse);
+    multiply(ref_from(x, row * in), in, (matrix){r->w[i], out, 1}, ref_from(y, row * out), out, r->coarse);
 }
 
-typedef struct operands {
-  inexact q, k, v;
-  size_t depth, breadth, k_heads, v_heads; /* columns of a head; those that rows of k and v have */
-} operands;
+/* Wk is applied to the queries. */
+static void absorb_keys(formula *f) {
+  const rounding *r = f->own;
+  const product *q = &f->of[REF_Q], *k = &f->of[REF_K];
+  const size_t h = f->e.h, rows = q->rows * h;
+  round_all(r->own, 1, f->q, rows * q->width);
+  ref_fill(r->queries, 0, rows * k->inner);
+  for (size_t i = 0; i < rows; i++) {
+    const matrix wk = {r->w[REF_K] + i % h / (h / r->heads_k) * q->width, 1, r->heads_k * q->width};
+    multiply(ref_from(f->q, i * q->width), q->width, wk, ref_from(r->queries, i * k->inner), k->inner, r->coarse);
+  }
+  f->q = r->queries;
+}
 
-/* Of one batch entry. */
-static void make_operands(rounding *r, size_t entry, operands *o) {
-  const mhagen_kernel *shape = r->shape;
-  const extents *e = &r->e;
-  const unsigned folds = shape->folds;
-  const int absorbs = (folds & MHAGEN_FOLD_ABSORB_K) != 0, merges = (folds & MHAGEN_FOLD_MERGE_K) != 0;
-  const size_t hq = e->h * e->dk, hk = e->h_kv * e->dk, share = e->h / e->h_kv;
-  const float *qx = r->x.qx + entry * e->n * e->q_width, *kx = r->x.kx + entry * e->m * e->k_width,
-              *vx = r->x.vx + entry * e->m * e->v_width;
-  const size_t widest = e->q_width + e->k_width + e->v_width + hq;
-  const inexact x = inexact_room(r, (e->n + e->m) * widest);
-  o->depth = absorbs || merges ? e->k_width : e->dk, o->k_heads = absorbs || merges ? 1 : e->h_kv;
-  o->breadth = folds & (MHAGEN_FOLD_ABSORB_V | MHAGEN_FOLD_MERGE_V) ? e->v_width : e->dv;
-  o->v_heads = o->breadth == e->v_width && folds & (MHAGEN_FOLD_ABSORB_V | MHAGEN_FOLD_MERGE_V) ? 1 : e->h_kv;
-  const inexact q = inexact_room(r, e->n * hq);
-  o->q = merges || absorbs ? inexact_room(r, e->n * e->h * o->depth) : q;
-  o->k = inexact_room(r, e->m * o->k_heads * o->depth), o->v = inexact_room(r, e->m * o->v_heads * o->breadth);
-  double *merged = room_for(r, merges ? e->d * e->k_width : 0), *bias = room_for(r, e->k_width);
-  if (r->short_of_memory) return;
-
-  if (ref_projects(e, MHAGEN_PROJECT_Q)) {
-    take_inexact(qx, e->n, r->own, r->quantized, e->d, x);
-    project_inexact(r, 0, e->n, r->b[0], x, q);
+/* Rows as attention multiplies them, or as a kernel returns them. */
+static void keep_inexact(formula *f, int i) {
+  const rounding *r = f->own;
+  const product *p = &f->of[i];
+  const size_t heads = p->rows * p->heads, depth = f->of[REF_K].width;
+  if (i == REF_Y) {
+    round_all(format_of(f->shape->io_dtype), 1, p->to, heads * p->width);
+  } else if (i == REF_Q) {
+    if (r->queries.x) absorb_keys(f);
+    round_all(r->attend, f->shape->scale * LOG2E, f->q, heads * depth);
+    for (size_t head = 0; head < heads && has_shorts(f->shape); head++)
+      round_to_shorts(ref_from(f->q, head * depth), depth);
   } else {
-    take_heads(e, qx, e->n, e->n, e->h, e->dk, q);
+    round_kept(f->shape, p->to, heads, p->width);
+    round_all(r->attend, 1, p->to, heads * p->width);
   }
-  norms_inexact(shape, r->given.q_norm, e->n, e->h, q);
-  for (size_t i = 0; i < e->n; i++) turn_inexact(shape, &r->given, e->place + (ptrdiff_t)i, e->h, from(q, i * hq));
-  if (absorbs) round_all(r->own, 1, q, e->n * hq);
-  for (size_t head = 0; head < e->h && (absorbs || merges); head++) {
-    const size_t first = head / share * e->dk;
-    const matrix flipped = {r->w[1] + first, 1, hk}, exact = {r->exact[1] + first, 1, hk};
-    if (merges) {
-      product_of_weights(r->exact[0] + head * e->dk, e->d, hq, e->dk, exact, e->k_width, merged);
-      for (size_t i = 0; i < e->d * e->k_width; i++) merged[i] = nearest_packed(r->own, merged[i]);
-      product_of_weights(r->b[0] + head * e->dk, 1, hq, e->dk, exact, e->k_width, bias);
-    }
-    for (size_t i = 0; i < e->n; i++) {
-      const inexact to = from(o->q, (i * e->h + head) * o->depth);
-      if (merges) multiply(from(x, i * e->d), e->d, (matrix){merged, e->k_width, 1}, bias, to, o->depth, r->coarse);
-      else multiply(from(q, i * hq + head * e->dk), e->dk, flipped, NULL, to, o->depth, r->coarse);
-    }
-  }
-  round_all(r->attend, shape->scale * LOG2E, o->q, e->n * e->h * o->depth);
-  for (size_t i = 0; i < e->n * e->h && has_shorts(shape); i++) round_to_shorts(from(o->q, i * o->depth), o->depth);
-
-  if (absorbs || merges) {
-    take_inexact(kx, e->made, NULL, 0, e->k_width, o->k);
-  } else if (ref_projects(e, MHAGEN_PROJECT_K)) {
-    take_inexact(kx, e->made, r->own, r->quantized, e->k_width, x);
-    project_inexact(r, 1, e->made, folds & MHAGEN_FOLD_BK ? NULL : r->b[1], x, o->k);
-  } else {
-    take_heads(e, kx, e->m, e->made, e->h_kv, e->dk, o->k);
-  }
-  norms_inexact(shape, r->given.k_norm, e->made, e->h_kv, o->k);
-  for (size_t i = 0; i < e->made; i++) turn_inexact(shape, &r->given, (ptrdiff_t)i, e->h_kv, from(o->k, i * hk));
-  round_kept(shape, o->k, e->made * o->k_heads, o->depth);
-  round_all(r->attend, 1, o->k, e->made * o->k_heads * o->depth);
-
-  if (o->v_heads == 1 && folds & (MHAGEN_FOLD_ABSORB_V | MHAGEN_FOLD_MERGE_V)) {
-    take_inexact(vx, e->made, NULL, 0, e->v_width, o->v);
-  } else if (ref_projects(e, MHAGEN_PROJECT_V)) {
-    take_inexact(vx, e->made, r->own, r->quantized, e->v_width, x);
-    project_inexact(r, 2, e->made, folds & MHAGEN_FOLD_BV ? NULL : r->b[2], x, o->v);
-  } else {
-    take_heads(e, vx, e->m, e->made, e->h_kv, e->dv, o->v);
-  }
-  round_kept(shape, o->v, e->made * o->v_heads, o->breadth);
-  round_all(r->attend, 1, o->v, e->made * o->v_heads * o->breadth);
 }
 
 /* 2^x as kernels with MHAGEN_FOLD_POWERS make it; it never falls with x. Of twice the bits of a bfloat16 the
@@ -554,17 +545,43 @@ static double power_of_two(double x) {
   return power < 0x1p-126 ? 0 : power;
 }
 
-/* The weights of a row and head, times a power of two, of the scores in `s` less `apart`. Returns their sum. What is
- * far below the largest has fewer digits where the type has no small numbers, still fewer where the largest is
- * guessed. */
-static double weights_inexact(const rounding *r, inexact s, double apart, double sink, double *sum_off) {
-  const extents *e = &r->e;
-  const int guessed = (r->shape->options & (MHAGEN_ALIBI | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) != 0;
+/* The scores that a row sees in a head. Sums start at the maximum or less, whose size is a part of each error. */
+static void scores_inexact(const formula *f, const spot *of) {
+  const extents *e = &f->e;
+  const size_t heads = f->of[REF_K].heads, depth = f->of[REF_K].width, steps = depth + 16,
+               of_key = of->head / (e->h / heads);
+  const values q = ref_from(f->q, (of->row * e->h + of->head) * depth), s = f->p;
+  spot at = *of;
+  double largest = 0;
+  for (size_t j = e->first; j < e->end; j++) {
+    const values k = ref_from(f->k, (j * heads + of_key) * depth);
+    double sum = 0, size = 0, off = 0;
+    for (size_t i = 0; i < depth; i++) {
+      sum += q.x[i] * k.x[i], size += fabs(q.x[i] * k.x[i]);
+      off += times(fabs(q.x[i]), k.off[i]) + times(fabs(k.x[i]), q.off[i]) + times(q.off[i], k.off[i]);
+    }
+    at.key = j, at.mask = f->mask[j];
+    s.x[j] = ref_changed(&at, sum / LOG2E);
+    size = ref_changed_size(&at, size / LOG2E);
+    s.off[j] = off_sum(s.x[j], steps, size, ref_changed_off(&at, off / LOG2E));
+    if (e->sees[j] && isfinite(size) && s.x[j] > -1e6) largest = fmax(largest, size);
+  }
+  if (isfinite(at.sink)) largest = fmax(largest, fabs(at.sink));
+  for (size_t j = e->first; j < e->end; j++) s.off[j] += (double)steps * FLOAT_UNIT * largest;
+}
+
+/* The weights of a row and head, times a power of two, of its scores less `apart`, and their sum. What is far below the
+ * largest has fewer digits where the type has no small numbers, still fewer where the largest is guessed. */
+static void weights_inexact(const formula *f, double apart, double sink) {
+  rounding *r = f->own;
+  const extents *e = &f->e;
+  const values s = f->p;
+  const int guessed = (f->shape->options & (MHAGEN_ALIBI | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) != 0;
   const int least = r->attend ? r->attend->least : -126;
   const double lost = ldexp(1, least - (r->attend ? r->attend->digits : 24)), far = ldexp(1, least + 1);
   /* Keys that are inputs: where one is infinite, so would be numbers of a projected key, of either sign. */
-  const int tested = r->shape->folds & (MHAGEN_FOLD_ABSORB_K | MHAGEN_FOLD_MERGE_K) &&
-                     r->shape->options & MHAGEN_CROSS;
+  const int tested = f->shape->folds & (MHAGEN_FOLD_ABSORB_K | MHAGEN_FOLD_MERGE_K) &&
+                     f->shape->options & MHAGEN_CROSS;
   double most = sink, sum = 0, off = 0;
   for (size_t j = e->first; j < e->end; j++) {
     if (tested && isinf(s.x[j])) s.x[j] = NAN;
@@ -580,7 +597,7 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
     }
     const double log2_p = (s.x[j] - most) * LOG2E + rest, p = exp2(log2_p),
                  part = s.off[j] == INFINITY ? INFINITY : fmin(expm1(s.off[j]), 1e30) + 8 * FLOAT_UNIT;
-    const int powers = (r->shape->folds & MHAGEN_FOLD_POWERS) != 0 && isfinite(p);
+    const int powers = (f->shape->folds & MHAGEN_FOLD_POWERS) != 0 && isfinite(p);
     const double off_log2 = s.off[j] * LOG2E + 0x1p-15; /* of numbers in fixed point as float32 */
     s.x[j] = powers ? power_of_two(log2_p) : nearest(r->attend, p);
     const double least_p = p / (1 + part), most_p = p + times(p, part);
@@ -609,31 +626,15 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
     if (!e->sees[j] || !(s.x[j] < far * smaller)) continue;
     s.off[j] += 2 * lost * smaller, off += 2 * lost * smaller;
   }
-  *sum_off = off_sum(sum, e->end - e->first, sum, off);
-  return sum;
+  r->sum = sum, r->sum_off = off_sum(sum, e->end - e->first, sum, off);
 }
 
-/* The scores that a row sees in a head. Sums start at the maximum or less, whose size is a part of each error. */
-static void scores_inexact(const rounding *r, const operands *o, spot at, size_t row, inexact s) {
-  const extents *e = &r->e;
-  const size_t head = row % e->h, steps = o->depth + 16, of_head = o->k_heads == 1 ? 0 : head / (e->h / e->h_kv);
-  const inexact q = from(o->q, row * o->depth);
-  double largest = 0;
-  for (size_t j = e->first; j < e->end; j++) {
-    const inexact k = from(o->k, (j * o->k_heads + of_head) * o->depth);
-    double sum = 0, size = 0, off = 0;
-    for (size_t i = 0; i < o->depth; i++) {
-      sum += q.x[i] * k.x[i], size += fabs(q.x[i] * k.x[i]);
-      off += times(fabs(q.x[i]), k.off[i]) + times(fabs(k.x[i]), q.off[i]) + times(q.off[i], k.off[i]);
-    }
-    at.key = j, at.mask = r->masks[j];
-    s.x[j] = ref_changed(&at, sum / LOG2E);
-    size = ref_changed_size(&at, size / LOG2E);
-    s.off[j] = off_sum(s.x[j], steps, size, ref_changed_off(&at, off / LOG2E));
-    if (e->sees[j] && isfinite(size) && s.x[j] > -1e6) largest = fmax(largest, size);
-  }
-  if (isfinite(at.sink)) largest = fmax(largest, fabs(at.sink));
-  for (size_t j = e->first; j < e->end; j++) s.off[j] += (double)steps * FLOAT_UNIT * largest;
+static void softmax_inexact(formula *f, const spot *at) {
+  /* Distances of alibi are to the last key, which is the same for all keys: but not for a sink, nor where scores are
+     shown whole. */
+  const int whole = (f->shape->options & MHAGEN_SINK) || f->shape->scores == MHAGEN_SCORES_MASKED;
+  const double to_last = (double)((ptrdiff_t)f->e.end - 1 - at->place), apart = whole ? 0 : at->slope * to_last;
+  weights_inexact(f, isfinite(apart) ? apart : 0, at->sink);
 }
 
 /* By how much a quotient with a sum may be off, which is a mean or a part of one: at most so much. */
@@ -643,33 +644,37 @@ static double shared(double off, double sum, double sum_off, double most) {
 }
 
 /* By how much a context may be off where weights times scales of values are integers of 16 bits. */
-static double off_of_shorts(const rounding *r, const operands *o, size_t of_head, inexact p) {
-  const extents *e = &r->e;
+static double off_of_shorts(const formula *f, size_t of_key) {
+  const extents *e = &f->e;
+  const size_t heads = f->of[REF_V].heads, width = f->of[REF_V].width;
   double most = 0;
-  for (size_t j = e->first; j < e->end && has_shorts(r->shape); j++) {
+  for (size_t j = e->first; j < e->end && has_shorts(f->shape); j++) {
     double size = 0;
-    const double *v = o->v.x + (j * o->v_heads + of_head) * o->breadth;
-    for (size_t c = 0; c < o->breadth; c++) size = fmax(size, fabs(v[c]));
-    if (e->sees[j] && isfinite(size)) most = fmax(most, (p.x[j] + p.off[j]) * size);
+    const double *v = f->v.x + (j * heads + of_key) * width;
+    for (size_t c = 0; c < width; c++) size = fmax(size, fabs(v[c]));
+    if (e->sees[j] && isfinite(size)) most = fmax(most, (f->p.x[j] + f->p.off[j]) * size);
   }
   return most * (.5 / SHORT_STEPS + 4 * FLOAT_UNIT) * (double)(e->end - e->first);
 }
 
-/* The context of a row and head. */
-static void context_inexact(const rounding *r, const operands *o, size_t head, inexact p, double sum, double sum_off,
-                            inexact to) {
-  const extents *e = &r->e;
-  const size_t of_head = o->v_heads == 1 ? 0 : head / (e->h / e->h_kv), keys = e->end - e->first;
+/* The mean of values by the weights of a query and head. */
+static void mean_of_values(const formula *f, size_t head, values to) {
+  const rounding *r = f->own;
+  const extents *e = &f->e;
+  const values p = f->p;
+  const double sum = r->sum, sum_off = r->sum_off;
+  const size_t heads = f->of[REF_V].heads, width = f->of[REF_V].width, of_key = head / (e->h / heads),
+               keys = e->end - e->first;
   int none = 1; /* whatever a sink is */
   for (size_t j = e->first; j < e->end; j++) none &= !e->sees[j];
-  const double off_shorts = off_of_shorts(r, o, of_head, p);
-  for (size_t c = 0; c < o->breadth; c++) {
+  const double off_shorts = off_of_shorts(f, of_key);
+  for (size_t c = 0; c < width; c++) {
     double x = 0, size = 0, off = off_shorts, most = 0;
     for (size_t j = e->first; j < e->end; j++) {
-      const size_t at = (j * o->v_heads + of_head) * o->breadth + c;
-      const double v = fabs(o->v.x[at]), v_off = o->v.off[at];
+      const size_t at = (j * heads + of_key) * width + c;
+      const double v = fabs(f->v.x[at]), v_off = f->v.off[at];
       if (!e->sees[j]) continue;
-      x += p.x[j] * o->v.x[at], size += p.x[j] * v;
+      x += p.x[j] * f->v.x[at], size += p.x[j] * v;
       off += times(v, p.off[j]) + times(p.x[j], v_off) + times(p.off[j], v_off);
       if (isfinite(v + v_off)) most = fmax(most, v + v_off);
     }
@@ -679,130 +684,51 @@ static void context_inexact(const rounding *r, const operands *o, size_t head, i
   }
 }
 
-/* The matrices that contexts are multiplied by, and the biases of y. */
-static void make_output(rounding *r) {
-  const extents *e = &r->e;
-  const size_t hv = e->h_kv * e->dv, share = e->h / e->h_kv;
-  const int merges = (r->shape->folds & MHAGEN_FOLD_MERGE_V) != 0;
-  r->merged = room_for(r, merges ? e->h * e->v_width * e->y_width : 0);
-  double *bias = room_for(r, e->y_width);
-  if (r->short_of_memory) return;
-  for (size_t head = 0; head < e->h; head++) {
-    const matrix wo = {r->exact[3] + head * e->dv * e->y_width, e->y_width, 1};
-    const size_t first = head / share * e->dv;
-    double *of_head = r->merged + head * e->v_width * e->y_width;
-    if (merges) product_of_weights(r->exact[2] + first, e->v_width, hv, e->dv, wo, e->y_width, of_head);
-    if (!(r->shape->folds & MHAGEN_FOLD_BV)) continue;
-    product_of_weights(r->b[2] + first, 1, hv, e->dv, wo, e->y_width, bias);
-    for (size_t i = 0; i < e->y_width; i++) r->b[3][i] += bias[i];
-  }
-  const size_t count = merges ? e->h * e->v_width * e->y_width : 0;
-  for (size_t i = 0; i < count; i++) r->merged[i] = nearest_packed(r->own, r->merged[i]);
-}
-
-/* A row of y, or its heads, from the contexts. */
-static void output_inexact(const rounding *r, const operands *o, inexact context, inexact applied, inexact y) {
-  const extents *e = &r->e;
-  const unsigned folds = r->shape->folds;
-  const size_t hv = e->h_kv * e->dv;
-  if (folds & (MHAGEN_FOLD_ABSORB_V | MHAGEN_FOLD_MERGE_V)) round_all(r->own, 1, context, e->h * o->breadth);
-  if (folds & MHAGEN_FOLD_MERGE_V) {
-    multiply(context, e->h * o->breadth, (matrix){r->merged, e->y_width, 1}, r->b[3], y, e->y_width, r->coarse);
-    return;
-  }
-  for (size_t head = 0; head < e->h && folds & MHAGEN_FOLD_ABSORB_V; head++) {
-    const size_t first = head / (e->h / e->h_kv) * e->dv;
-    multiply(from(context, head * o->breadth), o->breadth, (matrix){r->w[2] + first, hv, 1},
-             folds & MHAGEN_FOLD_BV ? NULL : r->b[2] + first, from(applied, head * e->dv), e->dv, r->coarse);
-  }
-  if (folds & MHAGEN_FOLD_ABSORB_V) context = applied;
-  if (ref_projects(e, MHAGEN_PROJECT_O)) {
-    const size_t columns = e->h * e->dv;
-    for (size_t i = 0; r->quantized && i < columns; i += at_most(r->quantized, columns - i)) {
-      quantize_inexact(from(context, i), at_most(r->quantized, columns - i));
-    }
-    if (!r->quantized) round_all(r->own, 1, context, e->h * e->dv);
-    multiply(context, e->h * e->dv, (matrix){r->w[3], e->y_width, 1}, r->b[3], y, e->y_width, r->coarse);
-    return;
-  }
-  memcpy(y.x, context.x, e->h * e->dv * sizeof *y.x), memcpy(y.off, context.off, e->h * e->dv * sizeof *y.off);
-}
-
-static void write_row(const rounding *r, const mhagen_results *to, size_t entry, size_t row, inexact y) {
-  const extents *e = &r->e;
-  round_all(format_of(r->shape->io_dtype), 1, y, e->y_width);
-  for (size_t i = 0; i < e->y_width; i++) {
-    size_t at = row * e->y_width + i;
-    if (!ref_projects(e, MHAGEN_PROJECT_O)) at = ref_lies(e, e->n, e->h, row, i / e->dv) * e->dv + i % e->dv;
-    to->y[entry * e->n * e->y_width + at] = y.x[i];
-    to->y_off[entry * e->n * e->y_width + at] = y.off[i];
+/* Weights over their sum. */
+static void share_weights(const formula *f) {
+  const rounding *r = f->own;
+  for (size_t j = f->e.first; j < f->e.end; j++) {
+    const double p = f->p.x[j];
+    const int sees = f->e.sees[j] && r->sum != 0;
+    f->p.x[j] = sees ? p / r->sum : 0;
+    const double off = sees ? f->p.off[j] + times(f->p.x[j], r->sum_off) + 8 * FLOAT_UNIT * p : 0;
+    f->p.off[j] = sees ? shared(off, r->sum, r->sum_off, 2) + FLT_MIN : 0;
   }
 }
 
-static void entry_rounded(rounding *r, const mhagen_args *args, const mhagen_results *to, size_t entry) {
-  const mhagen_kernel *shape = r->shape;
-  extents *e = &r->e;
-  operands o;
-  ref_start_entry(shape, args, entry, e);
-  make_operands(r, entry, &o);
-  const inexact p = inexact_room(r, e->m), y = inexact_room(r, e->y_width), applied = inexact_room(r, e->h * e->dv),
-                context = inexact_room(r, e->h * o.breadth);
-  for (size_t i = 0; i < e->n && !r->short_of_memory; i++) {
-    const int asked = i < ref_rows_asked(shape, args, entry);
-    mhagen_keys_seen(shape, args, entry, i, &e->first, &e->end);
-    for (size_t head = 0; head < e->h; head++) {
-      double sum_off, *probs = to->probs ? to->probs + ((entry * e->h + head) * e->n + i) * e->m : NULL,
-                      *probs_off = to->probs ? to->probs_off + (probs - to->probs) : NULL;
-      const spot at = ref_spot(shape, &r->given, args, entry, head, i);
-      for (size_t j = e->first; j < e->end; j++) {
-        r->masks[j] = ref_mask(&at, j);
-        e->sees[j] = r->masks[j] == -INFINITY ? 0 : 1;
-      }
-      scores_inexact(r, &o, at, i * e->h + head, p);
-      /* Distances of alibi are to the last key, which is the same for all keys: but not for a sink, nor where
-         scores are shown whole. */
-      const int whole = (shape->options & MHAGEN_SINK) || shape->scores == MHAGEN_SCORES_MASKED;
-      const double to_last = (double)((ptrdiff_t)e->end - 1 - at.place),
-                   apart = whole ? 0 : at.slope * to_last;
-      const double sum = weights_inexact(r, p, isfinite(apart) ? apart : 0, at.sink, &sum_off);
-      context_inexact(r, &o, head, p, sum, sum_off, from(context, head * o.breadth));
-      for (size_t j = 0; j < e->m && probs; j++) {
-        const int sees = j >= e->first && j < e->end && e->sees[j] && sum != 0;
-        probs[j] = !asked ? NAN : sees ? p.x[j] / sum : 0;
-        const double off = sees ? p.off[j] + times(probs[j], sum_off) + 8 * FLOAT_UNIT * p.x[j] : 0;
-        probs_off[j] = sees ? shared(off, sum, sum_off, 2) + FLT_MIN : 0;
-      }
-    }
-    output_inexact(r, &o, context, applied, y);
-    for (size_t j = 0; j < e->y_width && !asked; j++) y.x[j] = NAN;
-    write_row(r, to, entry, i, y);
+static void context_inexact(const formula *f, const spot *at, values context) {
+  const rounding *r = f->own;
+  const product *v = &f->of[REF_V];
+  mean_of_values(f, at->head, r->context.x ? r->context : context);
+  if (r->context.x) { /* Wv is applied to it */
+    const size_t dv = (size_t)f->shape->dv, first = at->head / (f->e.h / r->heads_v) * dv;
+    round_all(r->own, 1, r->context, v->inner);
+    ref_fill(context, 0, dv);
+    if (v->bias.x) ref_add(context, ref_from(v->bias, first), dv);
+    multiply(r->context, v->inner, (matrix){r->w[REF_V] + first, r->heads_v * dv, 1}, context, dv, r->coarse);
   }
+  if (f->probs.x) share_weights(f);
 }
 
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                              const mhagen_results *results) {
-  rounding r = {.shape = shape, .e = ref_extents(shape), .own = format_of(shape->dtype),
-                .weights = format_of(ref_weight_type(shape)), .attend = format_of(attend_type(shape)),
-                .quantized = ref_has_integers(shape) ? ref_rows_of_scale(shape, ref_quants(shape), SIZE_MAX) : 0,
-                .given = *weights,
-                .coarse = shape->sum_dtype != NULL,
-                .x = ref_numbers(shape, weights, args, NULL)};
-  extents *e = &r.e;
-  const size_t hq = e->h * e->dk, hk = e->h_kv * e->dk, hv = e->h_kv * e->dv;
-  take_weights(&r, 0, weights->wq, weights->bq, e->d, hq);
-  take_weights(&r, 1, weights->wk, weights->bk, e->k_width, hk);
-  take_weights(&r, 2, weights->wv, weights->bv, e->v_width, hv);
-  take_weights(&r, 3, weights->wo, weights->bo, e->h * e->dv, e->y_width);
-  r.masks = room_for(&r, e->m);
-  e->sees = malloc(e->m);
-  if (!e->sees) r.short_of_memory = 1;
-  if (!r.short_of_memory) make_output(&r);
-  const int common = r.used;
-  for (size_t b = 0; b < (size_t)shape->batch && !r.short_of_memory; b++) {
-    entry_rounded(&r, args, results, b);
-    while (r.used > common) free(r.rooms[--r.used]);
+  static const number kind = {.take = ref_take, .round = round_inexact, .multiply = multiply_inexact,
+                              .norm = norm_inexact, .turn = turn_inexact, .keep = keep_inexact,
+                              .score = scores_inexact, .softmax = softmax_inexact, .context = context_inexact};
+  rounding r = {.own = format_of(shape->dtype), .weights = format_of(ref_weight_type(shape)),
+                .attend = format_of(attend_type(shape)),
+                .quantized = ref_has_integers(shape) ? ref_rows_of_scale(shape, ref_quants(shape), SIZE_MAX) : 0};
+  formula f = ref_begin(shape, weights, args, &kind, REF_SIZES | REF_ERRORS);
+  size_t widest = 0;
+  f.own = &r;
+  for (int i = 0; i < REF_PRODUCTS; i++) {
+    if (f.of[i].multiplies) take_weights(&f, i);
   }
-  while (r.used > 0) free(r.rooms[--r.used]);
-  free(e->sees);
-  return r.short_of_memory ? -1 : 0;
+  fold(&f);
+  for (int i = 0; i < REF_PRODUCTS; i++) widest += f.of[i].heads * f.of[i].width;
+  if (shape->sum_dtype) r.coarse = ref_room(&f, widest);
+  ref_make_room(&f);
+  f.y = (values){results->y, NULL, results->y_off}, f.probs = (values){results->probs, NULL, results->probs_off};
+  ref_run(&f);
+  return ref_end(&f);
 }

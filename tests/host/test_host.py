@@ -26,7 +26,8 @@ def build(compiler, directory):
         pytest.skip(f"the source of Lua is not to be had: {lua.stderr[-200:]}")
     assert lua.returncode == 0, lua.stderr[-2000:]
     sources = [path for path in (ROOT / "gen/host").glob("*.c") if path.name != "embed.c"]
-    sources += [ROOT / "tests/check/reference.c", ROOT / "runtime/mhagen.c", ROOT / "build/mhagen_files.c"]
+    sources += [*(ROOT / f"tests/check/{name}.c" for name in ("reference", "composition")), ROOT / "runtime/mhagen.c",
+                ROOT / "build/mhagen_files.c"]
     run(compiler, "-std=c11", "-O1", "-static", "-DMHAGEN_NO_POOL",
         *(word for path in (headers, *(ROOT / name for name in ("gen/host", "runtime", "tests/check")))
           for word in ("-I", path)),

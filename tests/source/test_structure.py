@@ -236,10 +236,10 @@ def test_no_files_outside_the_host():
 
 def test_the_reference_is_the_formula_alone(tmp_path):
     """It links without bounds, roundings and the runtime, and is short enough to be read."""
-    run("cc", "-std=c11", "-shared", "-fPIC", "-Wl,-z,defs", f"-I{ROOT}/runtime", ROOT / "tests/check/reference.c",
-        "-lm",
-        "-o", tmp_path / "reference.so")
-    assert len((ROOT / "tests/check/reference.c").read_text().splitlines()) <= 400
+    sources = [ROOT / "tests/check/reference.c", ROOT / "tests/check/composition.c"]
+    run("cc", "-std=c11", "-shared", "-fPIC", "-Wl,-z,defs", f"-I{ROOT}/runtime", *sources, "-lm", "-o",
+        tmp_path / "reference.so")
+    assert all(len(path.read_text().splitlines()) <= 400 for path in sources)
 
 
 def test_figures_have_no_signs():

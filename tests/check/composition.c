@@ -1,0 +1,197 @@
+/* composition.c of mhagen: a layer as the composition of its steps, for any kind of numbers: those of reference.c, of
+ * bounds.c or of rounded.c. */
+#include "formula.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ---- */
+
+double *ref_room(formula *f, size_t count) {
+  double *room = f->used < REF_ROOMS ? calloc(count + 1, sizeof *room) : NULL;
+  if (room) f->rooms[f->used++] = room;
+  else f->short_of_memory = 1;
+  return room;
+}
+
+values ref_values(formula *f, size_t count) {
+  values room = {ref_room(f, count), NULL, NULL};
+  if (f->beside & REF_SIZES) room.size = ref_room(f, count);
+  if (f->beside & REF_ERRORS) room.off = ref_room(f, count);
+  return room;
+}
+
+int ref_end(formula *f) {
+  while (f->used > 0) free(f->rooms[--f->used]);
+  return f->short_of_memory ? -1 : 0;
+}
+
+/* ---- numbers, and what is beside them ---- */
+
+values ref_from(values a, size_t at) {
+  return (values){a.x ? a.x + at : NULL, a.size ? a.size + at : NULL, a.off ? a.off + at : NULL};
+}
+
+void ref_exact(values to, size_t count) {
+  for (size_t i = 0; i < count && to.size; i++) to.size[i] = fabs(to.x[i]);
+  for (size_t i = 0; i < count && to.off; i++) to.off[i] = 0;
+}
+
+void ref_fill(values to, double with, size_t count) {
+  for (size_t i = 0; i < count && to.x; i++) to.x[i] = with;
+  if (to.x) ref_exact(to, count);
+}
+
+static void copy(values to, values from, size_t count) {
+  if (to.x) memcpy(to.x, from.x, count * sizeof *to.x);
+  if (to.size) memcpy(to.size, from.size, count * sizeof *to.size);
+  if (to.off) memcpy(to.off, from.off, count * sizeof *to.off);
+}
+
+void ref_add(values to, values x, size_t count) {
+  for (size_t i = 0; i < count; i++) to.x[i] += x.x[i];
+  for (size_t i = 0; i < count && to.size; i++) to.size[i] += x.size[i];
+  for (size_t i = 0; i < count && to.off; i++) to.off[i] += x.off[i];
+}
+
+/* ---- a formula of a kernel ---- */
+
+formula ref_begin(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
+                  const number *kind, int beside) {
+  const extents e = {.h = (size_t)shape->h, .n = (size_t)shape->seq, .m = (size_t)shape->seq_kv,
+                     .apart = (shape->options & MHAGEN_BHSD) != 0};
+  const size_t h = e.h, h_kv = (size_t)shape->h_kv, dk = (size_t)shape->dk, dv = (size_t)shape->dv;
+  const int all = ref_projections(shape), cross = (shape->options & (MHAGEN_CROSS | MHAGEN_CACHE_APPEND)) != 0,
+            q = (all & MHAGEN_PROJECT_Q) != 0, k = (all & MHAGEN_PROJECT_K) != 0, v = (all & MHAGEN_PROJECT_V) != 0,
+            o = (all & MHAGEN_PROJECT_O) != 0;
+  const float *const biases[] = {weights->bq, weights->bk, weights->bv, weights->bo};
+  formula f = {
+      .shape = shape, .weights = weights, .args = args, .kind = kind, .beside = beside, .e = e,
+      .of = {{.multiplies = q, .input = args->q, .all = e.n, .heads = h, .width = dk,
+              .inner = q ? (size_t)shape->d_model : h * dk},
+             {.multiplies = k, .input = cross ? args->k : args->q, .all = e.m, .heads = h_kv, .width = dk,
+              .inner = k ? (size_t)shape->k_width : h_kv * dk},
+             {.multiplies = v, .input = cross ? args->v : args->q, .all = e.m, .heads = h_kv, .width = dv,
+              .inner = v ? (size_t)shape->v_width : h_kv * dv},
+             {.multiplies = o, .all = e.n, .heads = o ? 1 : h, .width = o ? (size_t)shape->y_width : dv,
+              .inner = h * dv}}};
+  for (int i = 0; i < REF_PRODUCTS; i++) {
+    product *p = &f.of[i];
+    const size_t columns = p->heads * p->width;
+    if (!p->multiplies || !biases[i]) continue;
+    p->bias = ref_values(&f, columns);
+    for (size_t c = 0; c < columns && !f.short_of_memory; c++) p->bias.x[c] = (double)biases[i][c];
+    if (!f.short_of_memory) ref_exact(p->bias, columns);
+  }
+  return f;
+}
+
+void ref_make_room(formula *f) {
+  size_t most = 0;
+  for (int i = 0; i < REF_PRODUCTS; i++) {
+    product *p = &f->of[i];
+    p->to = ref_values(f, p->all * p->heads * p->width);
+    if (p->all * p->inner > most) most = p->all * p->inner;
+  }
+  f->x = ref_values(f, most), f->context = ref_values(f, f->e.n * f->of[REF_Y].inner);
+  f->p = ref_values(f, f->e.m), f->score = ref_room(f, f->e.m), f->mask = ref_room(f, f->e.m);
+  f->e.sees = (char *)ref_room(f, f->e.m / sizeof(double) + 1);
+}
+
+/* ---- Q, K, V and Y: rows of an input, or contexts, times a matrix, or as they are ---- */
+
+static void make(formula *f, int i) {
+  const product *p = &f->of[i];
+  const size_t columns = p->heads * p->width;
+  const values all = i == REF_Y ? f->context : f->x;
+  for (size_t r = 0; r < p->rows; r++) {
+    const values x = ref_from(all, r * p->inner), to = ref_from(p->to, r * columns);
+    if (i != REF_Y) f->kind->take(f, i, r, x);
+    if (!p->multiplies) {
+      copy(to, x, columns);
+      continue;
+    }
+    if (f->kind->round) f->kind->round(f, i, x);
+    ref_fill(to, 0, columns);
+    if (p->bias.x) ref_add(to, p->bias, columns);
+  }
+  if (p->multiplies) f->kind->multiply(f, i, p->rows, all, p->to);
+}
+
+/* Rows of Q or K: their norms, and their turns. */
+static void normalize_and_turn(formula *f, int i) {
+  const mhagen_kernel *shape = f->shape;
+  const product *p = &f->of[i];
+  const float *gains = i == REF_Q ? f->weights->q_norm : f->weights->k_norm;
+  const size_t columns = p->heads * p->width, n = shape->norm_span == MHAGEN_SPAN_ALL ? columns : p->width;
+  for (size_t r = 0; r < p->rows; r++) {
+    const values row = ref_from(p->to, r * columns);
+    for (size_t c = 0; shape->options & MHAGEN_QK_NORM && c < columns; c += n)
+      f->kind->norm(f, i, n, ref_from(row, c), gains && shape->norm_span == MHAGEN_SPAN_EACH ? gains + c : gains);
+    if (shape->options & MHAGEN_ROPE) f->kind->turn(f, i, (ptrdiff_t)r + (i == REF_Q ? f->e.place : 0), row);
+  }
+}
+
+void ref_make_rows(formula *f, size_t entry) {
+  const mhagen_kernel *shape = f->shape;
+  f->entry = entry, f->e.place = ref_place(shape, f->args, entry, 0);
+  f->of[REF_Q].rows = f->e.n, f->of[REF_Y].rows = ref_rows_asked(shape, f->args, entry);
+  f->of[REF_K].rows = f->of[REF_V].rows =
+      shape->options & MHAGEN_CACHE_APPEND ? (size_t)f->e.place + f->e.n : f->e.m;
+  f->q = f->of[REF_Q].to, f->k = f->of[REF_K].to, f->v = f->of[REF_V].to;
+  for (int i = REF_Q; i <= REF_V; i++) {
+    make(f, i);
+    if (i != REF_V) normalize_and_turn(f, i);
+    if (f->kind->keep) f->kind->keep(f, i);
+  }
+}
+
+/* ---- attention ---- */
+
+static void attend(formula *f, const spot *at) {
+  extents *e = &f->e;
+  const size_t width = f->of[REF_Y].inner / e->h;
+  mhagen_keys_seen(f->shape, f->args, at->entry, at->row, &e->first, &e->end);
+  for (size_t j = e->first; j < e->end; j++) {
+    f->mask[j] = ref_mask(at, j);
+    e->sees[j] = f->mask[j] == -INFINITY ? 0 : 1;
+  }
+  f->kind->score(f, at);
+  f->kind->softmax(f, at);
+  f->kind->context(f, at, ref_from(f->context, (at->row * e->h + at->head) * width));
+}
+
+/* Weights of a query and head; NaN where nobody asks for the query. */
+static void store_probs(const formula *f, size_t head, size_t row, int asked) {
+  const extents *e = &f->e;
+  const values to = ref_from(f->probs, ((f->entry * e->h + head) * e->n + row) * e->m);
+  ref_fill(to, asked ? 0 : NAN, e->m);
+  if (asked) copy(ref_from(to, e->first), ref_from(f->p, e->first), e->end - e->first);
+}
+
+static void store_row(const formula *f, size_t r, int asked) {
+  const product *y = &f->of[REF_Y];
+  const size_t columns = y->heads * y->width, n = f->e.n;
+  for (size_t i = 0; i < y->heads; i++) {
+    const values to = ref_from(f->y, (f->entry * n * y->heads + ref_lies(&f->e, n, y->heads, r, i)) * y->width);
+    if (asked) copy(to, ref_from(y->to, r * columns + i * y->width), y->width);
+    else ref_fill(to, NAN, y->width);
+  }
+}
+
+void ref_run(formula *f) {
+  const size_t h = f->e.h, n = f->e.n;
+  for (size_t b = 0; b < (size_t)f->shape->batch && !f->short_of_memory; b++) {
+    ref_make_rows(f, b);
+    const size_t asked = f->of[REF_Y].rows;
+    for (size_t i = 0; i < n * h; i++) {
+      const spot at = ref_spot(f, i % h, i / h);
+      if (at.row < asked) attend(f, &at);
+      store_probs(f, at.head, at.row, at.row < asked);
+    }
+    make(f, REF_Y);
+    if (f->kind->keep) f->kind->keep(f, REF_Y);
+    for (size_t r = 0; r < n; r++) store_row(f, r, r < asked);
+  }
+}
