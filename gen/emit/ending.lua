@@ -40,7 +40,8 @@ function M.of_rows(tile) return { row_scales = tile.a.scales, c = tile.c.p, add 
 
 local function fetch_scales(t, tile, p)
   if not p.next_scales then return end
-  fetch(t, tile.b.scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, "prefetch")
+  local hints = tile.b.fetched.hints
+  fetch(t, tile.b.scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, hints[#hints].op)
 end
 
 -- What sums start with, or have added when they are read; and a function of the target to the step that makes floats of

@@ -23,7 +23,7 @@ function M.operand(product, panels, panel, k0, next)
   local before = group and expr.div(k0, group) or 0 -- groups, each with a row of scales
   local row = expr.share(k0, quant and in_step or 1) + before
   local b = { p = panel:at(row * width), k_stride = width, scheme = own }
-  if next then b.next, b.fetched, b.far = next.p:at(row * next.numbers), next.numbers, next.far end
+  if next then b.next, b.fetched = next.p:at(row * next.numbers), next end
   if own.scales then
     local scales = (group and expr.min((before + 1) * (group // in_step), words) or words) + before
     b.scales = panel:at(scales * width):as(own.scales)
@@ -49,18 +49,19 @@ end
 
 -- Operand B likewise. Each K step fetches as much as it reads, or each block of steps a share.
 local function operand_b(K, tile, p)
-  local b, t, scheme, next, numbers = { p = p.b, k_stride = tile.b.k_stride }, K.t, tile.b.scheme, p.next,
-    tile.b.fetched
-  if not next then return b end
-  local bytes = scheme.b.bytes
-  b.moving = { { p = next, k_stride = numbers } }
-  local tile_words = ways.of(scheme).tile_words(scheme)
-  if tile_words then
-    function b.fetch(k) fetch(t, bytes, tile_words * numbers, next:at(k * numbers), "prefetch_far") end
-  elseif tile.b.far then
-    function b.fetch_block(steps) fetch(t, bytes, steps * numbers, next, "prefetch_far") end
+  local b, scheme, fetched = { p = p.b, k_stride = tile.b.k_stride }, tile.b.scheme, tile.b.fetched
+  if not p.next then return b end
+  local numbers, tile_words = fetched.numbers, ways.of(scheme).tile_words(scheme)
+  b.moving = { { p = p.next, k_stride = numbers } }
+  local function hints(steps, k)
+    for _, hint in ipairs(fetched.hints) do
+      fetch(K.t, scheme.b.bytes, steps * numbers, p.next:at(k * numbers + hint.at), hint.op)
+    end
+  end
+  if fetched.spread and not tile_words then
+    function b.fetch_block(steps) hints(steps, 0) end
   else
-    function b.fetch(k) fetch(t, bytes, numbers, next:at(k * numbers), "prefetch") end
+    function b.fetch(k) hints(tile_words or 1, k) end
   end
   return b
 end

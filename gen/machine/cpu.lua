@@ -28,6 +28,8 @@ local M = {}
 --                      Rapids and Zen 5)
 --   fetch              how weights are fetched ahead (schedule/fetch.lua): { kind, least and most queries, least bytes
 --                      of a layer's weights }, of which the first holds that may (measured)
+--   widened            hints of weights that few queries widen in registers, by ISA, `general` for others: { how
+--                      many bytes ahead, op } each, the farthest last (measured, Zen 5 and Emerald Rapids)
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
 --                      a panel of weights passes through the other half
 --   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
@@ -42,6 +44,7 @@ local M = {}
 --                      load from the nearest cache takes 8); and `fetch` of what is multiplied by them
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
+local far_widened = { { 4096, "prefetch" }, { 24576, "prefetch_far" } }
 local generic = {
   name = "generic", doc = "any core that has the ISA", is = {},
   fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
@@ -50,6 +53,7 @@ local generic = {
   ports = {}, under_way = 512, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
   tiling = { dot = 16, load = 12, store = 13, fetch = {} },
   fetch = { { "shares", 65, math.huge, 1048576 } },
+  widened = { amx = far_widened, general = { { 8192, "prefetch" } } },
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
@@ -81,6 +85,7 @@ M.rows = {
     far_bytes = 8, cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
     fetch = { { "shares", 65, math.huge, 1048576 },
               { "shares", 24, 64, 33554432 }, { "ahead", 2, 64, 1179649 } },
+    widened = { general = far_widened },
     tiling = { dot = 16, load = 12, store = 13,
                fetch = { { "shares", 65, math.huge, 2097152 }, { "shares", 97, math.huge, 1048576 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
@@ -152,6 +157,7 @@ function M.facts(name, isa)
   local known = generic.fmas[isa.name] and isa.name or isa.extends or isa.name
   facts.fmas = row.fmas[known] or row == generic and 1 or nil -- of an ISA that is new here
   local fmas = facts.fmas
+  facts.widened = row.widened[isa.name] or row.widened.general
   facts.ports = row.ports[known] or fmas and { vector = fmas, shuffle = fmas, load = 2 * fmas, store = fmas }
   for _, lacking in ipairs(row.lacks) do
     if lacking == isa.name then return end

@@ -14,12 +14,18 @@ local ways = require "way.init"
 
 local M = { LINE = 64 } -- bytes of a line of a cache, which an instruction fetches
 
--- Words between what is multiplied and what is fetched: 2 KB; and 8 KB of weights that are widened.
-local AHEAD, AHEAD_WIDENED = 512, 2048
+local AHEAD = { { 2048, "prefetch" } } -- as `widened` in machine/cpu.lua, of weights that are not
+local WORD = 4
 
 local STEPS = 8 -- the most queries for which weights that are widened are fetched so
 
-local function distance(scheme) return scheme.quant and AHEAD_WIDENED or AHEAD end
+local function hints_ahead(own) return own.product.scheme.quant and own.plan.cpu.widened or AHEAD end
+
+-- Words between what is multiplied and what the farthest hint is of.
+local function distance(own)
+  local hints = hints_ahead(own)
+  return hints[#hints][1] // WORD
+end
 
 local function no_instruction(op)
   return function(plan) return not plan.isa.rows[op] end, function(plan)
@@ -69,7 +75,10 @@ function M.choose(plan)
     or not panels and "has no effect where no projection goes through the rows panel by panel"
   if not rule then
     if kind == "panels" then choices.add(plan.why, "fetched_panels") end
-    if kind == "ahead" then choices.add(plan.why, plan.weights.quant and "fetched_widened" or "fetched_ahead") end
+    if kind == "ahead" then
+      local widens, twice = plan.weights.quant, #plan.cpu.widened > 1
+      choices.add(plan.why, not widens and "fetched_ahead" or twice and "fetched_twice" or "fetched_widened")
+    end
     if kind == "shares" then choices.add(plan.why, "fetched_shares") end
     return kind
   end
@@ -87,24 +96,48 @@ function M.crosses(plan, product, behind)
   return plan.fetch == "shares" and not alone and behind >= product.floats and M.stay(plan, product)
 end
 
+-- Whether weights follow a product, so many and as many as a panel has that is so wide.
+local function follows(own, size, width) return own.behind >= math.max(size, width * own.product.depth) end
+
+-- What the tiles of a product fetch beside a panel of a block: { plan, product, behind, the numbers of weights that
+-- follow those of the product, crosses, count of tiles }.
+
 -- Where what is fetched beside a panel of a block begins, and how wide it is. With `ahead` it begins a little behind
 -- where the panel does; else it lies behind the panel or, where tiles cross to the next product, in the same place of
 -- that. Where no weights follow it is what those of the product end with. Behind the last panel of a product another
 -- one begins.
-function M.next(kind, product, panels, panel, behind, crosses)
-  local last = panels == product.panel_runs[#product.panel_runs] and not crosses and kind ~= "ahead"
-  local width, own = last and product.panel_runs[1].width or panels.width, panels.width * product.depth
-  local size = kind == "ahead" and distance(product.scheme) or crosses and product.floats or own
-  if behind >= math.max(size, width * product.depth) then return panel + size, width end
-  return expr.min(panel + size, product.floats - own), panels.width
+function M.next(own, panels, panel)
+  local product, is_ahead = own.product, own.plan.fetch == "ahead"
+  local last = panels == product.panel_runs[#product.panel_runs] and not own.crosses and not is_ahead
+  local width, all = last and product.panel_runs[1].width or panels.width, panels.width * product.depth
+  local size = is_ahead and distance(own) or own.crosses and product.floats or all
+  if follows(own, size, width) then return panel + size, width end
+  return expr.min(panel + size, product.floats - all), panels.width
 end
 
--- What the i-th of `count` tiles fetches of so wide a panel, at p, in each K step of its own, for product.operand: so
--- many numbers, from p on for the first step.
-function M.part(kind, product, p, width, i, count)
-  if kind ~= "shares" then return { p = p, numbers = width } end
-  local first = expr.div(i * width, count)
-  return { p = p:at(first * product.depth), numbers = tiles.ceil_div(width, count), far = true }
+-- The hints of `ahead`: { at, op } each, so many numbers from what the farthest is of. Before the weights is nothing.
+local function hints_of(own, width)
+  local list, most = {}, distance(own)
+  for _, hint in ipairs(hints_ahead(own)) do
+    local at = hint[1] // WORD - most
+    if follows(own, most, width) or own.product.floats - width * own.product.depth + at >= 0 then
+      list[#list + 1] = { at = at, op = hint[2] }
+    end
+  end
+  return list
+end
+
+-- What the i-th tile fetches of so wide a panel, at p, in each K step of its own, for product.operand: so many numbers,
+-- from p on for the first step, by hints { at, op }; spread: with hints where a block of K steps has room for them.
+function M.part(own, p, width, i)
+  local kind = own.plan.fetch
+  if kind ~= "shares" then
+    local hints = kind == "ahead" and hints_of(own, width) or { { at = 0, op = "prefetch" } }
+    return { p = p, numbers = width, hints = hints }
+  end
+  local first = expr.div(i * width, own.count)
+  return { p = p:at(first * own.product.depth), numbers = tiles.ceil_div(width, own.count), spread = true,
+           hints = { { at = 0, op = "prefetch_far" } } }
 end
 
 -- Numbers of weights that follow those of a block of heads at least: those of Wo.
@@ -117,14 +150,14 @@ end
 -- How the weights of a product are fetched, for `of_tile`; nil if they are not.
 function M.of(plan, product)
   local behind = M.behind(plan)
-  return plan.fetch and { kind = plan.fetch, product = product, behind = behind,
+  return plan.fetch and { plan = plan, product = product, behind = behind,
                           crosses = M.crosses(plan, product, behind), count = tiles.count(product) } or nil
 end
 
--- What the i-th of a product's tiles fetches beside a panel of a block, of the weights w. own: as `of` has it.
+-- What the i-th of a product's tiles fetches beside a panel of a block, of the weights w.
 function M.of_tile(own, panels, w, panel, i)
-  local next, width = M.next(own.kind, own.product, panels, panel, own.behind, own.crosses)
-  return M.part(own.kind, own.product, w:at(next), width, i, own.count)
+  local next, width = M.next(own, panels, panel)
+  return M.part(own, w:at(next), width, i)
 end
 
 return M

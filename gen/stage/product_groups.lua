@@ -108,7 +108,7 @@ local function tiles_of(own, i, run, number, count, at)
       return piece.scales and p["scales" .. i]:at(g * scales_of(own, group) + from)
     end,
     next = function(n)
-      return p.next and fetch.part(plan.fetch, product, p.next, own.panels.width, number + n, own.total)
+      return p.next and fetch.part(own.fetched, p.next, own.panels.width, number + n)
     end,
     c = function(n) return select(3, at(n)), stage.cols end,
     add = piece.add and function(n)
@@ -170,8 +170,9 @@ function M.emit(K, place, stage, ...)
     pieces[n] = piece_at(K, place, stage, piece, { first = first, column = column, before = total })
     total = total + piece.count * tiles.count(product, piece.kind)
   end
-  local own = { K = K, stage = stage, pieces = pieces, panels = panels, panel = wo:at(panel), total = total,
-                next = plan.fetch and wo:at((fetch.next(plan.fetch, product, panels, panel, 0))) or nil,
+  local fetched = { plan = plan, product = product, behind = 0, count = total }
+  local own = { K = K, stage = stage, pieces = pieces, panels = panels, panel = wo:at(panel),
+                fetched = fetched, next = plan.fetch and wo:at((fetch.next(fetched, panels, panel))) or nil,
                 bias = plan.memory:at(place, stage.bias.section):at(column),
                 tail = place.rows and plan.memory:at(place, "tail"):at(column) }
   local name, doc, params = signature(own)
