@@ -315,7 +315,11 @@ return {
                  { "the next panel instead of what follows all panels of a product, which a tile of X meets one by " ..
                    "one", "xformer_base 4 % slower, bert_base_512 and deit_s 2, bert_base_128 1.6" },
                  { "a hint in each K step instead of one for a line", "prototype: minilm 1 % slower" },
-                 { "into the nearest cache", "minilm as fast; with tile registers bert_base_128 2 % slower" },
+                 { "into the nearest cache", "minilm as fast; with tile registers bert_base_128 2 to 3 % slower" },
+                 { "with tile registers 1.5, 2 or 3 panels ahead", "Emerald Rapids: bert_base_128 0.5 to 2 % slower" },
+                 { "with tile registers no weights from far: those of one panel for all, with wrong results",
+                   "Emerald Rapids: bert_base_128 .73 of the time, minilm .90, kwt3 .97; their products alone .56, " ..
+                   ".59 and .56" },
                  { "the same for 4 to 64 queries whose weights are less than 32 MB",
                    "from 35 % slower (one tile of rows) to 12 % faster" },
                  { "the same for weights of less than 1 MB", "deit_ti, kwt3 and berttiny within 2 %" },
