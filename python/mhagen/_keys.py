@@ -26,7 +26,7 @@ class Computation(TypedDict, total=False):
     cpu: Literal["generic", "zen4", "zen5", "sapphirerapids", "neoverse_v1", "neoverse_v2", "apple_m1",
                  "apple_m2", "native"] | None
     fold: Literal["auto", "off"] | None
-    unroll: Literal["auto", "tile", "k", "full"] | None
+    unroll: Literal["auto", "full"] | None
     tuned: str | os.PathLike[str] | None
     query_vectors: int | None
     key_rows: int | None

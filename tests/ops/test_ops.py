@@ -206,22 +206,33 @@ def test_toy_stage(config, tmp_path):
     assert len((ROOT / "tests/toys/toy_stage.lua").read_text().splitlines()) <= 50
 
 
-# Sums of one chunk, and of several; integers, pairs, tile registers, whose ends are apart from the products; rows that
-# are asked for; words of bfloat16 in memory.
+# Sums of one chunk, and of several; integers, pairs; rows that are asked for; words of bfloat16 in memory. And tile
+# registers, whose ends are apart from the products.
 ENDS = [ADDED[0], ADDED[2], "h=5 d_model=600 dk=80 seq=23 k_block=64", "h=3 d_model=37 dk=5 seq=37 dtype=int8",
-        "h=3 d_model=37 dk=16 seq=70 dtype=bf16", "h=2 d_model=64 dk=32 seq=90 q_len=true batch=2",
+        "h=2 d_model=64 dk=32 seq=90 q_len=true batch=2",
         "h=3 d_model=40 dk=8 seq=37 q_len=true io_dtype=bf16 batch=2", "h=2 d_model=70 dk=32 seq=1 io_dtype=bf16",
         "h=2 d_model=48 dk=8 seq=20 weight_dtype=int8", "h=2 d_model=600 dk=32 seq=20 weight_dtype=int4",
         "h=2 d_model=48 dk=16 seq=40 dtype=f16 sum_dtype=f16 q_len=true"]
+TILED = "h=3 d_model=37 dk=16 seq=70 dtype=bf16"
 
 
-@pytest.mark.parametrize("config", ENDS)
+@pytest.mark.parametrize("config", [TILED, *in_turn(ENDS, "residual", count=5)])
 def test_toy_residual(config, tmp_path):
     """What the end of a tile adds is a tensor that its product names."""
-    tiled = ["amx"] * ("bf16" in config and "amx" in ADDING)  # ends of a few rows, which lie in a buffer
-    for isa in tiled or in_turn(ADDING, "residual", config):
+    tiled = config == TILED and "amx" in ADDING
+    for isa in ["amx"] if tiled else in_turn(ADDING, "residual", config):
         adds("residual", config, isa, tmp_path / isa)
     assert len((ROOT / "tests/toys/toy_residual.lua").read_text().splitlines()) <= 20
+
+
+@pytest.mark.parametrize("config", in_turn([TILED, *ENDS], "checked", count=4))
+def test_toy_residual_against_the_reference(config, tmp_path):
+    """There it is a line, for exact numbers, for bounds and for what is rounded."""
+    meaning = re.search(r"meaning = \[\[\n(.*)\]\]", (ROOT / "tests/toys/toy_residual.lua").read_text(), re.S)[1]
+    (tmp_path / "residual.h").write_text(meaning)
+    isa = in_turn([isa for isa in ADDING if native(isa)], config)[0]
+    assert "ok: " in tools.check(*config.split(), "residual=true", f"isa={isa}", program=ROOT / "build/mhagen-toy",
+                                 flags=f"-include {tmp_path}/residual.h")
 
 
 @pytest.mark.parametrize("other", ["y_width=5", "project=qkv", "project=o"])
