@@ -605,12 +605,12 @@ static void weights_inexact(const formula *f, double apart, double sink) {
       s.off[j] = INFINITY;
     } else if (powers) {
       s.off[j] = fmax(s.x[j] - power_of_two(log2_p - off_log2), power_of_two(log2_p + off_log2) - s.x[j]);
-      if (p < LEAST_WEIGHT) s.off[j] += p;
+      if (p < LEAST_WEIGHT) s.off[j] += fmax(p, s.x[j]);
     } else if (isfinite(p)) {
       const double down = distance(nearest(r->attend, least_p), s.x[j]),
                    up = distance(nearest(r->attend, most_p), s.x[j]);
       s.off[j] = r->attend ? fmax(down, up) : times(p, part);
-      if (p < LEAST_WEIGHT) s.off[j] += p; /* the largest score may be far below a kernel's maximum */
+      if (p < LEAST_WEIGHT) s.off[j] += fmax(p, s.x[j]); /* the largest score may be far below a kernel's maximum */
     } else {
       s.off[j] = 0;
     }
