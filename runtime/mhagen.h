@@ -50,10 +50,10 @@
  * column. A largest number below 2^-100 counts as 2^-100.
  * The second bound has
  *
- *   n      16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv, with the widths of those rows
- *          alone that are projected, and with h*dv only if Y is
- *   size   the row computed with |x|, |W| and |b|, but the true attention weights
- *   S      the largest score computed so, of the keys that the row sees
+ *   n      16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv. Widths of rows that are not
+ *          projected do not count, nor does h*dv if Y is not projected.
+ *   size   the row computed with |x|, |W| and |b|, but the true attention weights.
+ *   S      the largest score computed in the same way, of the keys that the row sees.
  *
  * Where Y is not projected, each head of a row counts as a row.
  *

@@ -208,6 +208,12 @@ def check(*config, program=MHAGEN, flags=""):
     return run(program, "check", *config, env={**os.environ, "CC": quick_cc(f"-O0 {flags}")})
 
 
+def write_meaning(toy, folder):
+    """Writes TOY.h, which tells the reference what a toy of tests/toys means."""
+    source = (ROOT / f"tests/toys/{toy}.lua").read_text()
+    (folder / f"{toy}.h").write_text(re.search(r"meaning = \[\[\n(.*)\]\]", source, re.S)[1])
+
+
 def generate_many(out, configs):
     """Generates many kernels by one process. configs: { name: config }, each with its ISA."""
     listed = out / "configs"

@@ -8,6 +8,7 @@ local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
+local layouts = require "graph.layout"
 local ways = require "way.init"
 
 local M = {}
@@ -22,7 +23,7 @@ function M.plus(tile)
   return "_plus_" .. add.name, ", plus rows of " .. add.name
 end
 
--- Adds the parameters of an end, of which those in `of` are of its rows: row_scales, c, add.
+-- Adds the parameters of an end. `of` has those of its rows, as M.of_rows returns them.
 function M.add_params(params, tile, of)
   if of.row_scales then params[#params + 1] = { "row_scales", "in", of.row_scales } end
   if tile.a.sums then params[#params + 1] = { "row_sums", "in", tile.a.sums } end
@@ -78,9 +79,7 @@ end
 -- Where `rows` rows of a tile go, from row `base` on, for an epilogue.
 local function target_of(tile, p, base, rows)
   local ends, row = tile.c.ends, tile.c.row
-  return { p = p.c:at(expr.share(base, ends.pairs == "rows" and 2 or 1) * row), row = row, rows = rows,
-           exact = ends.exact, pairs = ends.pairs, round = ends.round, scale = ends.scale,
-           scheme = ends.scheme }
+  return layouts.with(ends, { p = p.c:at(expr.share(base, layouts.rows_of_word(ends)) * row), row = row, rows = rows })
 end
 
 -- The end of `rows` rows of a tile from row `base` on, in the function that has its parameters as p: init, as of_floats

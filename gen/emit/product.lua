@@ -94,15 +94,13 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 -- What a way has for a function of its own.
 local code = { sums = gemm.tile, run = epilogue.run, ending = ending }
 
--- One tile of a product, C = A B + bias, over a chunk of its K steps. Without a bias sums start at zero. tile:
---   name, text    of the function
---   rows, vecs, steps
---   mode, last    as Code:chunks has them
---   a, b          { p, row, k_stride, streamed, scales, sums } and { p, k_stride } as gemm.tile has them, b also with
---                 its product
---   start         gemm's way to start from the bias
---   c             { p, row, ends }: where it goes, and how it is stored (`stored` in graph/layout.lua)
---   add           { name, p, row } of rows that are added to it, or nil
+-- One tile of a product, C = A B + bias, over a chunk of its K steps. Without a bias sums start at zero.
+--
+-- `tile` says what the function is called (name) and what its comment says (text). The tile has `rows` rows, the
+-- vectors `vecs`, and so many K steps. mode and last are those of Code:chunks. Operand a is { p, row, k_stride,
+-- streamed, scales, sums }; operand b is what M.operand returns. start is gemm's way to start from the bias. Results
+-- go to c, which is { p, row, ends }; ends is how they are stored (`stored` in graph/layout.lua). Rows of another
+-- tensor may be added: add is { name, p, row } then.
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
@@ -196,16 +194,14 @@ local function few_tiles(K, product, panels, rows, count, tile)
   K.t:when(0, count, all)
 end
 
--- C of `count` row tiles of a panel, each of `rows` rows. of:
---   label, bias, w     w: the weights of the panel
---   alone              there are no other tiles of so many rows
---   a, row, k_stride   the tensor A, and its distances
---   all                its rows that have scales
---   ends               how C is stored
---   x(i), scales(i)    rows of A of tile i, and their scales
---   next(i)            what tile i fetches
---   c(i)               where it goes, and the numbers from row to row there
---   add(i)             what is added to its rows; nil, if nothing is
+-- C of `count` row tiles of a panel, each of `rows` rows.
+--
+-- What all tiles have in `of`: label, of the functions; bias; w, the weights of the panel; a, the tensor A, with its
+-- distances row and k_stride; all, how many rows of it have scales; ends, how C is stored. alone says that there are
+-- no other tiles of so many rows.
+--
+-- What tile i has: x(i) and scales(i) are its rows of A and their scales. next(i) is what it fetches. c(i) is where it
+-- goes, and the distance of rows there. add(i), if given, is what is added to its rows.
 function M.each_tile(K, product, panels, rows, count, of)
   local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps, is_last)

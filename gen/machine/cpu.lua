@@ -10,6 +10,9 @@
 
 local M = {}
 
+-- Intel: more lines are under way to the second-level cache than to the nearest one. As `widened` below.
+local far_widened = { { 4096, "prefetch" }, { 24576, "prefetch_far" } }
+
 -- A row:
 --   name, doc
 --   is                 how /proc/cpuinfo names it, see M.of
@@ -44,7 +47,6 @@ local M = {}
 --                      load from the nearest cache takes 8); and `fetch` of what is multiplied by them
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
-local far_widened = { { 4096, "prefetch" }, { 24576, "prefetch_far" } }
 local generic = {
   name = "generic", doc = "any core that has the ISA", is = {},
   fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },

@@ -216,7 +216,7 @@ local function add_work(plan, formula, list)
 end
 
 local function add_stages(plan, list)
-  plan.attend = graph.attend(list)
+  plan.attend = graph.attend(list) -- as arrangements read it, which change it
   local best = arrange.best(plan, list)
   for _, name in ipairs(arrange.fields) do plan[name] = best[name] end
   plan.attend = graph.attend(plan.stages)

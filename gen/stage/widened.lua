@@ -86,8 +86,8 @@ local EACH = 3.0 -- operations of a number
 return function(row)
   local kind = { phase = row.phase, title = row.title, per = row.per, emit = emit }
   function kind.cycles(plan, stage)
-    local blocks = row.per == "heads" and plan.head_blocks or 1
-    return EACH * reader(plan, stage).scheme.group * blocks * reader(plan, stage).product.floats / plan.per_cycle
+    local blocks, product = row.per == "heads" and plan.head_blocks or 1, reader(plan, stage)
+    return EACH * product.scheme.group * blocks * product.product.floats / plan.per_cycle
   end
   function kind.sections(plan, stage, add)
     local product = reader(plan, stage).product

@@ -34,7 +34,7 @@ KERNELS = [
     ("amx", "h=2 d_model=256 dk=64 seq=100 dtype=int8 fetch=shares", 256 * 64),
     ("amx", "h=2 d_model=512 dk=64 seq=300 dtype=bf16 fetch=shares", 2 * 512 * 64),  # a few tiles at a time
     ("amx", "h=2 d_model=1024 dk=64 seq=520 dtype=bf16 fetch=shares", 2 * 1024 * 64),  # by K, V and Q in turn
-    # Two hints of each word, 4 and 24 KB ahead, of which the first lies before Wo where that is shorter than 24 KB.
+    # Each word has two hints, 4 and 24 KB ahead. Wo may be shorter than 24 KB. Then the near hint would lie before it.
     ("amx", "h=4 d_model=192 dk=48 seq=1 weight_dtype=int8 fetch=ahead", 4096),
     ("amx", "h=8 d_model=256 dk=48 seq=3 weight_dtype=int4 fetch=ahead", 4096),
     ("amx", "h=8 d_model=256 dk=48 seq=1 weight_dtype=int4 y_width=20 fetch=ahead", 4096),

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from reference_lib import Generated, drawn_isa
-from tools import COVER, ISAS, ROOT, check, generate, in_turn, native, run, shared
+from tools import COVER, ISAS, ROOT, check, generate, in_turn, native, run, shared, write_meaning
 
 TOY = ROOT / "build/mhagen-toy-scores"
 SOURCE = (ROOT / "tests/toys/toy_score.lua").read_text()
@@ -27,9 +27,8 @@ CONFIGS = ["h=2 d_model=9 dk=3 dv=2 seq=19", "h=2 d_model=9 dk=2 dv=4 seq=19",
 @pytest.fixture(scope="module")
 def meaning(tmp_path_factory):
     """A header with what the toy rows mean, for the reference."""
-    def make(out):
-        (out / "toy_score.h").write_text(re.search(r"meaning = \[\[\n(.*)\]\]", SOURCE, re.S)[1])
-    return f"-include {shared(tmp_path_factory, 'toy_score', make)}/toy_score.h"
+    folder = shared(tmp_path_factory, "toy_score", lambda out: write_meaning("toy_score", out))
+    return f"-include {folder}/toy_score.h"
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -228,15 +228,15 @@ def test_toy_residual(config, tmp_path):
 @pytest.mark.parametrize("config", in_turn([TILED, *ENDS], "checked", count=4))
 def test_toy_residual_against_the_reference(config, tmp_path):
     """There it is a line, for exact numbers, for bounds and for what is rounded."""
-    meaning = re.search(r"meaning = \[\[\n(.*)\]\]", (ROOT / "tests/toys/toy_residual.lua").read_text(), re.S)[1]
-    (tmp_path / "residual.h").write_text(meaning)
+    tools.write_meaning("toy_residual", tmp_path)
     isa = in_turn([isa for isa in ADDING if native(isa)], config)[0]
     assert "ok: " in tools.check(*config.split(), "residual=true", f"isa={isa}", program=ROOT / "build/mhagen-toy",
-                                 flags=f"-include {tmp_path}/residual.h")
+                                 flags=f"-include {tmp_path}/toy_residual.h")
 
 
-@pytest.mark.parametrize("other", ["y_width=5", "project=qkv", "project=o"])
-@pytest.mark.parametrize("key", ["added", "residual"])
+@pytest.mark.parametrize("key, other", [*itertools.product(["added", "residual"], ["y_width=5", "project=qkv",
+                                                                                   "project=o"]),
+                                        ("added", "io_dtype=bf16"), ("added", "q_len=true")])
 def test_toys_refuse(key, other):
     """Rows of X are not those of Y there."""
     config = f"h=2 d_model=16 dk=8 seq=9 isa=scalar {key}=true".split()
