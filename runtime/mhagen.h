@@ -138,6 +138,9 @@ typedef struct mhagen_weights {
   const float *rope_cos, *rope_sin; /* [places][rope_dims/2] in any layout, where there is rope: of
                                        the angle by which a row at a place turns each pair; places
                                        from min(0, pos(0)) on; null: angles of rope_theta */
+  const float *w1, *w2; /* of a feed-forward behind y, only where the config says so:
+                           [y_width][ffn], [ffn][y_width] */
+  const float *b1, *b2; /* [ffn], [y_width] */
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With

@@ -19,10 +19,11 @@ local function copy(K, of)
 end
 
 -- build(to) for a tile of `size` rows. A run asks for `left` of them; without `left` it asks for all. A tile with fewer
--- goes by way of the tail. of: also to, where it goes; tail; row, numbers from row to row; used columns, in the vectors
--- vecs.
+-- goes by way of the tail, if there is one: the other rows of Y stay. of: also to, where it goes; tail; row, numbers
+-- from row to row; used columns, in the vectors vecs.
 function M.tile(K, of, build)
   if not of.left then return build(of.to) end
+  if not of.tail then return K.t:when(0, of.left, function() build(of.to) end) end
   K.t:when(of.size - 1, of.left, function() build(of.to) end, of.size > 1 and function()
     K.t:when(0, of.left, function()
       build(of.tail)

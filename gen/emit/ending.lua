@@ -1,6 +1,7 @@
 -- How a tile of a product ends: the one place that makes the list of its epilogue (emit/epilogue.lua). In this order:
 --
 --   floats of the sums   where these are integers, or weights have scales; plus the bias, or what earlier chunks left
+--   activate             a function of each number, behind the last chunk
 --   add                  plus rows of another tensor, behind the last chunk
 --   store                scaled, rounded, in pairs, as the layout of C says (`stored` in graph/layout.lua)
 
@@ -13,14 +14,16 @@ local ways = require "way.init"
 
 local M = {}
 
--- The tensor that is added to a tile, which goes to the end of its last chunk.
+-- The tensor that is added to a tile, and the function of its numbers, which are of the end of its last chunk.
 local function added(tile) return tile.last and tile.add or nil end
+local function activation(tile) return tile.last and tile.activate or nil end
 
--- What the name and the text of a function say of it.
-function M.plus(tile)
-  local add = added(tile)
-  if not add then return "", "" end
-  return "_plus_" .. add.name, ", plus rows of " .. add.name
+-- What the name and the text of a function say of these.
+function M.more(tile)
+  local activate, add, name, text = activation(tile), added(tile), "", ""
+  if activate then name, text = "_" .. activate.name, ", then " .. activate.name end
+  if add then name, text = name .. "_plus_" .. add.name, text .. ", plus rows of " .. add.name end
+  return name, text
 end
 
 -- Adds the parameters of an end. `of` has those of its rows, as M.of_rows returns them.
@@ -89,6 +92,10 @@ function M.of(K, tile, p, base, rows)
   return { init = init, steps = function(...)
     local target, list = target_of(tile, p, base, rows), { ... }
     if #list == 0 then list[1] = floats(target) end
+    local activate = activation(tile)
+    if activate then
+      list[#list + 1] = { apply = function(value, at) return activate.apply(K.t, at.v.w, value, "_" .. at.name) end }
+    end
     if added(tile) then
       list[#list + 1] = epilogue.add(K.t, { p = p.add:at(base * tile.add.row), row = tile.add.row, exact = true },
         "added_", "given_")

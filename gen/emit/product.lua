@@ -100,13 +100,14 @@ local code = { sums = gemm.tile, run = epilogue.run, ending = ending }
 -- vectors `vecs`, and so many K steps. mode and last are those of Code:chunks. Operand a is { p, row, k_stride,
 -- streamed, scales, sums }; operand b is what M.operand returns. start is gemm's way to start from the bias. Results
 -- go to c, which is { p, row, ends }; ends is how they are stored (`stored` in graph/layout.lua). Rows of another
--- tensor may be added: add is { name, p, row } then.
+-- tensor may be added: add is { name, p, row } then. A function may be applied: activate is { name, apply(t, w, value,
+-- name) }.
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
   local added = tile.mode == "next" and ", added to what is there" or ""
-  local plus, rows = ending.plus(tile)
-  K:part(name_of(tile) .. plus, ("%s, %d K steps%s%s."):format(tile.text, tile.steps, added, rows),
+  local name, text = ending.more(tile)
+  K:part(name_of(tile) .. name, ("%s, %d K steps%s%s."):format(tile.text, tile.steps, added, text),
     ending.add_params(operand_params(tile), tile, ending.of_rows(tile)), function(p)
     local inner, ends = inner_of(K, tile, p), ending.of(K, tile, p, 0, tile.rows)
     inner.init = ends.init
@@ -121,7 +122,7 @@ local function of_columns(rows, panels, tile)
   return { name = ("%s_%dx%d"):format(tile.label, rows, panels.used),
            text = ("A tile of %d rows and %d columns"):format(rows, panels.used), rows = rows, vecs = panels.vecs,
            mode = tile.mode, last = tile.last, steps = tile.steps, a = tile.a, b = tile.b, bias = tile.bias,
-           start = gemm.from_columns, c = tile.c, add = tile.add }
+           start = gemm.from_columns, c = tile.c, activate = tile.activate, add = tile.add }
 end
 
 -- The end of rows of a tile whose sums are in a buffer.
@@ -201,14 +202,16 @@ end
 -- no other tiles of so many rows.
 --
 -- What tile i has: x(i) and scales(i) are its rows of A and their scales. next(i) is what it fetches. c(i) is where it
--- goes, and the distance of rows there. add(i), if given, is what is added to its rows.
+-- goes, and the distance of rows there. add(i), if given, is what is added to its rows; activate, if given, the
+-- function of all numbers.
 function M.each_tile(K, product, panels, rows, count, of)
   local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps, is_last)
     local scales, sums = M.of_rows(product.scheme, of.scales and of.scales(i), of.all, k0)
     local p, row = of.c(i)
     return of_columns(rows, panels, {
-      label = of.label, mode = mode, last = is_last, steps = steps, bias = of.bias, add = of.add and of.add(i),
+      label = of.label, mode = mode, last = is_last, steps = steps, bias = of.bias,
+      activate = of.activate, add = of.add and of.add(i),
       c = { p = p, row = row, ends = of.ends },
       a = { p = of.x(i):at(k0 * of.k_stride), row = of.row, k_stride = of.k_stride, streamed = streamed,
             scales = scales, sums = sums },

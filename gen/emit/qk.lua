@@ -3,15 +3,10 @@
 
 local expr = require "base.expr"
 local graph = require "graph.init"
-local transpose = require "emit.transpose"
+local norm = require "emit.norm"
 local qk_of = require "graph.qk"
 
 local M = {}
-
--- build(at, used) for the vectors of n columns, each in a block.
-local function vectors(K, n, build)
-  K:vectors("i", n, function(at, used) K.t:scope(function() build(at, used) end) end)
-end
 
 -- The two of a pair turned: (x cos - y sin, y cos + x sin). load(word) is of first, second, cosine and sine.
 local function turned(t, w, name, load)
@@ -22,58 +17,7 @@ local function turned(t, w, name, load)
     t:op("fma", w, "second_turned" .. name, x, sine, rest)
 end
 
--- What a row is multiplied by, from the sum of the squares of its n columns: zero where that has overflowed.
-local function factor(t, w, name, qk, n, sum)
-  local function constant(word, value) return t:op("set", w, word .. name, value) end
-  local m
-  if qk.norm == "l2" then
-    m = t:op("max", w, "bounded" .. name, constant("least", qk.eps * qk.eps), sum)
-  else
-    local mean = t:op("mul", w, "mean_square" .. name, sum, constant("share", 1.0 / n))
-    m = t:op("add", w, "bounded" .. name, mean, constant("epsilon", qk.eps))
-  end
-  return t:op("div", w, "factor" .. name, constant("one", 1.0), t:op("sqrt", w, "length" .. name, m))
-end
-
 -- ---- rows ----
-
--- The sums of so many rows, as the lanes of one vector. add(sum, r, value, used) adds each vector of the n columns of
--- row r.
-local function sums(K, rows, n, at, add)
-  local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
-  local list = {}
-  for r = 0, lanes - 1 do list[r] = t:start("zero", w, "sum_r" .. r) end
-  vectors(K, n, function(column, used)
-    for r = 0, rows - 1 do add(list[r], r, t:read("load", w, "value_r" .. r, at(r, column), used), used) end
-  end)
-  return transpose.sums(t, list)
-end
-
--- Puts the factors of so many rows, and for layer their means, into q.factors.
-local function row_factors(K, qk, rows, n, q, at)
-  local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
-  local centered = qk.norm == "layer"
-  if centered then
-    t:scope(function()
-      local sum = sums(K, rows, n, at, function(acc, _, value) t:update(acc, "add", acc, value) end)
-      t:op("store", w, nil, q.factors:at(lanes), t:op("mul", w, "mean", sum, t:op("set", w, "share", 1.0 / n)))
-    end)
-  end
-  t:scope(function()
-    local sum = sums(K, rows, n, at, function(acc, r, value, used)
-      if centered then
-        value = t:op("sub", w, "centered_r" .. r, value, t:op("dup", w, "mean_r" .. r, q.factors:at(lanes + r)))
-        if used < lanes then
-          local last = t:op("set", w, "last_r" .. r, used - 0.5)
-          local beyond = t:op("lt", w, "beyond_r" .. r, last, t:op("iota", w, "lane_r" .. r))
-          value = t:op("zero_if", w, "inside_r" .. r, beyond, value)
-        end
-      end
-      t:update(acc, "fma", value, value, acc)
-    end)
-    t:op("store", w, nil, q.factors, factor(t, w, "", qk, n, sum))
-  end)
-end
 
 -- Row r of a block, one head at x; the rows of its tables and its gains are at those of q.
 local function row(K, qk, r, x, q)
@@ -90,7 +34,7 @@ local function row(K, qk, r, x, q)
     return t:op("mul", w, word .. "_normal", scaled, load(word .. "_gain", q.gain:at(column), used))
   end
   if qk.interleaved and lanes > 1 then
-    vectors(K, 2 * qk.pairs, function(at, used)
+    norm.vectors(K, 2 * qk.pairs, function(at, used)
       local both = value("value", at, used)
       local firsts = t:op("trn_lo", w, "firsts", both, both, 1)
       local seconds = t:op("trn_hi", w, "seconds", both, both, 1)
@@ -99,7 +43,7 @@ local function row(K, qk, r, x, q)
       store(x:at(at), t:op("fma", w, "turned", seconds, by_second, part), used)
     end)
   elseif qk.pairs > 0 then
-    vectors(K, qk.pairs, function(at, used)
+    norm.vectors(K, qk.pairs, function(at, used)
       local columns = { first = at, second = at + qk.pairs }
       local tables = { cosine = q.tables[1]:at(at), sine = q.tables[2]:at(at) }
       if qk.interleaved then -- one lane: a pair lies side by side, as do the two that its first is multiplied by
@@ -115,7 +59,7 @@ local function row(K, qk, r, x, q)
     end)
   end
   if not qk.norm then return end
-  vectors(K, qk.dk - 2 * qk.pairs, function(at, used)
+  norm.vectors(K, qk.dk - 2 * qk.pairs, function(at, used)
     local column = 2 * qk.pairs + at
     store(x:at(column), value("value", column, used), used)
   end)
@@ -157,7 +101,7 @@ local function key_block(K, stage, p, first, rows)
     K:each("head", spans, function(span)
       local x = q.x:at(span * (within * qk.dk))
       if qk.norm then
-        row_factors(K, qk, rows, within * qk.dk, q, function(r, column) return x:at(r * ld + column) end)
+        norm.row_factors(K, qk, rows, within * qk.dk, q.factors, function(r, column) return x:at(r * ld + column) end)
       end
       K:each("row", rows, function(r)
         K:each("head", within, function(head)
@@ -232,7 +176,7 @@ function M.query_factors(K, group, qk, n, q, factors)
           if mean then value = t:op("sub", v.w, "centered" .. suffix, value, mean) end
           t:update(acc, "fma", value, value, acc)
         end)
-        t:op("store", v.w, nil, p.factors:at(at), factor(t, v.w, name, qk, n, sum))
+        t:op("store", v.w, nil, p.factors:at(at), norm.factor(t, v.w, name, qk, n, sum))
       end)
     end
   end)

@@ -15,13 +15,17 @@
 -- A product, C = A B + bias, has also:
 --
 --   scheme          how the ISA multiplies (isa/init.lua)
+--   target          of its tiles, with columns in the lanes (schedule/tiles.lua): its scheme is of weights as they are
+--                   multiplied; stored: the scheme of weights as they are packed, from which a run may make those
 --   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product
 --   heads, cols     heads, and the columns of each
 --   weights, bias   matrices as they are packed
 --   scale           of weights and bias
+--   activate        the function of its numbers (emit/product.lua), in the nest "groups"
 --   add             a tensor whose rows are added to those of c, in the nest "groups"
+--   doc             what a and c are in words, { a, c }, in the same nest
 --   qk              of keys: the norm and rope of their rows (graph/qk.lua); attention has those of queries
 --
 -- A matrix as it is packed:
@@ -80,11 +84,18 @@ function M.scheme(list)
   end
 end
 
--- A list whose products have these schemes: those with weights, and attention.
+-- How all products of a list multiply.
+function M.schemes(list)
+  local schemes = {}
+  for _, stage in ipairs(list) do schemes[#schemes + 1] = stage.scheme end
+  return schemes
+end
+
+-- A list whose products have these fields, those with weights and attention: the scheme of each, and more.
 function M.multiplied(list, products, attention)
   local out = {}
   for i, stage in ipairs(list) do
-    out[i] = M.with(stage, { scheme = stage.weights and products or stage.context and attention or nil })
+    out[i] = M.with(stage, stage.weights and products(stage) or stage.context and attention or {})
   end
   return out
 end
@@ -286,7 +297,8 @@ function M.of(cfg, scores)
     appends = appends[1] and appends,
   }
   local output = not context and M.product {
-    name = "output", nest = "groups", a = attend.context, c = tensors.output(),
+    name = "output", nest = "groups", a = attend.context, c = tensors.output(cfg.y_width),
+    doc = { a = "the context of all heads", c = "Y" },
     rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
     weights = M.matrix("wo", { steps = h * cfg.dv }),
     bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },

@@ -50,18 +50,23 @@ local function of_heads(key)
   return { name = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
 
-M.list = {
+local list = {
   weights "q", weights "k", weights "v", weights "o", bias "q", bias "k", bias "v", bias "o",
   gain("q_norm", "q_heads"), gain("k_norm", "k_heads"),
   table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
   of_heads "alibi", of_heads "sink",
 }
 
--- Their names, and the same as pointers that tools are told of.
-M.names, M.told = {}, {}
-for i, matrix in ipairs(M.list) do
-  M.names[i], M.told[i] = matrix.name, { pointer = matrix.name, required = matrix.required }
+-- They, their names, and the same as pointers that tools are told of.
+M.list, M.names, M.told = {}, {}, {}
+
+-- Adds a row.
+function M.add(matrix)
+  local i = #M.list + 1
+  M.list[i], M.names[i], M.told[i] = matrix, matrix.name, { pointer = matrix.name, required = matrix.required }
 end
+
+for _, matrix in ipairs(list) do M.add(matrix) end
 
 -- Whether a config projects with the matrix of a letter.
 function M.projects(cfg, letter) return kinds.letters_of(cfg.project):find(letter, 1, true) ~= nil end

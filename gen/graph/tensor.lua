@@ -29,8 +29,8 @@ function M.input_of_heads(name, heads, width, rows, by_head)
   return made(name, "input", layout.heads(heads, width, rows, by_head))
 end
 
--- Y, where rows of all heads become it.
-function M.output() return made("y", "input") end
+-- Y, where rows of so many numbers of all heads become it.
+function M.output(width) return made("y", "input", M.with(layout.rows(width), { exact = true })) end
 
 -- An input in float32.
 function M.wide(input) return made("wide_" .. input.name, "wide", input) end

@@ -27,11 +27,18 @@ local M = {}
 local function phases(plan)
   local lines = {}
   local function add(name, text) lines[#lines + 1] = { ("%-9s"):format(name), text } end
+  local function add_stage(stage)
+    for _, line in ipairs(kinds.ask("describe", {}, plan, stage)) do add(line[1], line[2]) end
+  end
   for _, name in ipairs { "keys", "values", "queries", "attend", "output" } do
     local stage = plan.stage[name]
-    for _, line in ipairs(stage and kinds.ask("describe", {}, plan, stage) or {}) do add(line[1], line[2]) end
     local instead = not stage and plan.attend.instead[name]
-    if instead then add(name, instead) end
+    if stage then add_stage(stage) elseif instead then add(name, instead) end
+  end
+  local behind = false -- stages behind the output
+  for _, stage in ipairs(plan.stages) do
+    if behind then add_stage(stage) end
+    behind = behind or stage == plan.stage.output
   end
   return lines
 end

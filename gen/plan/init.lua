@@ -69,7 +69,7 @@ local function order_of(plan)
   for _, stage in ipairs(plan.stages) do
     local kind = kinds.of(stage)
     if kind.phase then
-      stage.phase, stage.title, stage.per = stage.phase or kind.phase, kind.title, kind.per
+      stage.phase, stage.title, stage.per = stage.phase or kind.phase, stage.title or kind.title, kind.per
       stage.axes, stage.cycles = kind.axes(plan, stage), kinds.cycles(plan, stage)
       table.insert(stage.fill and filling or walked, stage)
       local needs = stage.inputs or stage.c and stage.c.staged or stage.qk and stage.qk.norm
@@ -206,7 +206,11 @@ local function add_products(plan, formula)
   plan.scheme = mmla.choose(plan, formula, chosen.products)
   plan.attending = setmetatable({ scheme = chosen.attention }, { __index = plan })
   plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })
-  return graph.multiplied(formula, plan.scheme, chosen.attention)
+  return graph.multiplied(formula, function(stage)
+    local target, stored = plan.weights, plan.stored
+    if stage.c.operand == "values" then target, stored = plan.value_weights, plan.stored_values end
+    return { scheme = plan.scheme, target = target, stored = stored.scheme }
+  end, { scheme = chosen.attention })
 end
 
 local function add_work(plan, formula, list)
@@ -225,7 +229,8 @@ local function add_stages(plan, list)
   arrange.tell(plan)
   add(plan, groups.finish(plan))
   plan.cost = best.cost
-  for i, stage in ipairs(plan.stages) do
+  for i = 1, #plan.stages do
+    local stage = plan.stages[i]
     if stage.nest == "groups" then
       local cost, fields = kinds.of(stage).plan(plan, stage)
       plan.cost, plan.stages = plan.cost + cost, graph.planned(plan.stages, i, fields)
@@ -245,7 +250,8 @@ end
 
 function M.build(cfg)
   local plan = config_of(cfg)
-  local formula = graph.multiplied(graph.of(cfg, plan.scores), plan.scheme, attention_of(cfg))
+  local formula = graph.multiplied(graph.of(cfg, plan.scores), function() return { scheme = plan.scheme } end,
+    { scheme = attention_of(cfg) })
   formula = add_products(plan, formula)
   local list = rewrites.apply(rewrites.of_formula, plan, formula)
   add_work(plan, formula, list)

@@ -231,7 +231,7 @@ end
 
 -- Records what a function that is called from outside does, between what products take before and after them.
 function M.with_products(K, build)
-  local own = ways.of_all { K.plan.scheme, K.plan.attend.scheme }
+  local own = ways.of_all(graph.schemes(K.plan.stages))
   for _, way in ipairs(own) do way.enter(K.t) end
   build()
   for _, way in ipairs(own) do way.leave(K.t) end

@@ -20,9 +20,8 @@ local MOST = (2 ^ 31 - 1) // (127 * 127)
 
 local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 
-local function check(plan, stage)
-  local of = stage.c.operand == "values" and plan.value_weights or plan.weights
-  if math.min(stage.steps, of.quant.group or stage.steps) <= MOST then return end
+local function check(stage)
+  if math.min(stage.steps, stage.target.quant.group or stage.steps) <= MOST then return end
   tiles.refuse("dtype", stage.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))
 end
@@ -44,7 +43,7 @@ function M.applies(plan) return plan.scheme.quant end
 -- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
 function M.rewrite(plan, list)
   for _, stage in ipairs(list) do
-    if stage.weights then check(plan, stage) end
+    if stage.weights then check(stage) end
   end
   list = conversions.of_inputs(list, "quantize", function(input, stage)
     return tensors.workspace("words_" .. input.name, graph.with(layout(plan, stage, stage.rows, input.row),

@@ -34,17 +34,15 @@ local M = { groups = require "stage.product_groups" }
 local KEYS = { rows = "kv_rows", vectors = "kv_vectors" }
 
 local function plan_rows(plan, stage)
-  local values, ends = stage.c.operand == "values", layouts.stored(stage.c)
-  local weights, stored = plan.weights, plan.stored
-  if values then weights, stored = plan.value_weights, plan.stored_values end
-  local product, cost = tiles.columns(weights, KEYS,
+  local ends = layouts.stored(stage.c)
+  local product, cost = tiles.columns(stage.target, KEYS,
     { { rows = stage.rows, count = 1, even = ends.down > 1 or ways.interleave(stage.scheme) > 1,
         twice = ways.of(stage.scheme).twice } },
-    stage.columns or graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(weights.scheme, stage.steps),
+    stage.columns or graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(stage.target.scheme, stage.steps),
       order = "rows", rounded = ends.round or ends.pairs })
   local c = not stage.c.exact and tensors.with(stage.c, { row = product.ld // ends.across })
   return cost, { product = product, c = c or nil,
-                 packed = plan.widens and tiles.packed(product, stored.scheme, stage.steps) or product }
+                 packed = packed.panels(stage, product) }
 end
 
 local function row_sections(plan, stage, add)

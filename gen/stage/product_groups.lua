@@ -1,5 +1,5 @@
--- The nest `groups` of products (stage/product.lua): Y = O Wo + bias, one product over the context of all heads. Panels
--- of Wo by blocks of groups of queries.
+-- The nest `groups` of products (stage/product.lua): one product for all heads, as Y = O Wo + bias. Panels of weights
+-- by blocks of groups of queries. A lies group by group, with queries in the lanes, or in rows; C lies in rows.
 
 local asked = require "emit.asked"
 local choices = require "base.choices"
@@ -11,6 +11,7 @@ local memory = require "schedule.memory"
 local product_of = require "emit.product"
 local packed = require "stage.product_packed"
 local quantize = require "emit.quantize"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
 local wording = require "base.wording"
@@ -24,23 +25,29 @@ function M.plan(plan, stage)
   for i, group in ipairs(plan.groups) do
     sets[i] = { rows = group.used, count = group.count, even = ways.interleave(stage.scheme) > 1 }
   end
-  local product, cost = tiles.columns(plan.weights, KEYS, sets, stage.cols,
-    { steps = tiles.words(stage.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
-  -- The second-level cache holds their context, so that each panel of Wo is read from farther away once a block.
+  local product, cost = tiles.columns(stage.target, KEYS, sets, stage.cols,
+    { steps = tiles.words(stage.scheme, stage.steps), rounded = plan.arrays.round and stage.c.at == "input",
+      order = stage.a.at == "rows" and not stage.a.words and "rows" or "columns" })
+  -- The second-level cache holds their rows of A, so that each panel is read from farther away once a block.
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))
   return cost, { product = product, blocks = blocks, block_count = block_count,
-                 packed = plan.widens and tiles.packed(product, plan.stored.scheme, stage.steps) or product }
+                 c = not stage.c.exact and tensors.with(stage.c, { row = product.ld }) or nil,
+                 packed = packed.panels(stage, product) }
 end
 
 function M.sections(plan, stage, add)
-  packed.sections(stage, "packed", "Wo", add)
-  if not plan.cfg.q_len then return end
+  packed.sections(stage, "packed", (stage.weights.section:gsub("^w", "W")), add)
+  local c = stage.c
+  if c.at == "rows" then
+    add("entry", { name = c.name, doc = stage.doc.c, cols = c.row, count = plan.cfg.seq * c.row })
+  end
+  if not (plan.cfg.q_len and c.at == "input") then return end
   local rows = 0
   for _, runs in ipairs(stage.product.runs) do
     for _, run in ipairs(runs) do rows = math.max(rows, run.size) end
   end
-  add("entry", { name = "tail", doc = "a tile of Y", cols = stage.cols, count = rows * stage.cols })
+  add("entry", { name = "tail", doc = "a tile of " .. stage.doc.c, cols = stage.cols, count = rows * stage.cols })
 end
 
 function M.axes(plan, stage)
@@ -57,7 +64,7 @@ function M.statements(count, plan, stage)
   for i, group in ipairs(plan.groups) do count:columns(stage.product, stage.product.runs[i], group.count) end
 end
 
-function M.describe(_, stage) return { { "output", wording.product(stage.product) } } end
+function M.describe(_, stage) return { { stage.name, wording.product(stage.product) } } end
 
 -- Whether the scales of a context in int8 lie query by query, not group by group.
 local function scaled_rows(stage) return stage.a.scaled == "rows" end
@@ -82,8 +89,9 @@ local function signature(own)
     if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
   end
   if own.tail then params[#params + 1] = { "tail", "out", own.tail } end
-  return ("output_%s_%d"):format(table.concat(names, "_"), own.panels.used),
-    ("%d columns of Y for %d queries, from the context of all heads."):format(own.panels.used, queries), params
+  local stage, columns = own.stage, own.panels.used
+  return ("%s_%s_%d"):format(stage.name, table.concat(names, "_"), columns),
+    ("%d columns of %s for %d queries, from %s."):format(columns, stage.doc.c, queries, stage.doc.a), params
 end
 
 -- `count` tiles of a piece from `number` of all on, of which the i-th is at(i): the number of its group and its first
@@ -96,8 +104,8 @@ local function tiles_of(own, i, run, number, count, at)
   if in_rows then row, k_stride = stage.a.row, stage.a.k_stride or 1 end
   local tail = select(3, at(0)).type ~= p["y" .. i].type and "tail_" or ""
   product_of.each_tile(K, product, own.panels, run.size, count, {
-    label = "output_" .. tail .. group.name, alone = true, bias = p.bias,
-    w = p.panel, a = stage.a, row = row, k_stride = k_stride, ends = { exact = true },
+    label = ("%s_%s%s"):format(stage.name, tail, group.name), alone = true, bias = p.bias,
+    w = p.panel, a = stage.a, row = row, k_stride = k_stride, ends = layouts.stored(stage.c),
     all = scaled_rows(stage) and plan.cfg.seq or group.width,
     x = function(n)
       local g, from = at(n)
@@ -110,7 +118,8 @@ local function tiles_of(own, i, run, number, count, at)
     next = function(n)
       return p.next and fetch.part(own.fetched, p.next, own.panels.width, number + n)
     end,
-    c = function(n) return select(3, at(n)), stage.cols end,
+    c = function(n) return select(3, at(n)), stage.c.row end,
+    activate = stage.activate,
     add = piece.add and function(n)
       local g, from = at(n)
       local ld = stage.add.row
@@ -121,7 +130,7 @@ end
 
 -- The rows of piece i.
 local function piece_of(own, i)
-  local K, d, product, piece = own.K, own.stage.cols, own.stage.product, own.pieces[i]
+  local K, d, product, piece = own.K, own.stage.c.row, own.stage.product, own.pieces[i]
   local group, runs = piece.group, product.runs[piece.kind]
   local function y_of(g, row) return own.p["y" .. i]:at(g * (group.used * d)):at(row * d) end
   if ways.of(product.scheme).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
@@ -153,7 +162,7 @@ local function piece_at(K, place, stage, piece, own)
   return {
     before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,
     o = a.at == "rows" and memory:tensor(place, a):at(layouts.at(a, row)) or of_group(a.name),
-    y = place.y:at(row * stage.cols + column),
+    y = memory:tensor(place, stage.c):at(layouts.at(stage.c, row) + column),
     add = stage.add and memory:tensor(place, stage.add):at(layouts.at(stage.add, row) + column),
     scales = a.scales and (scaled_rows(stage) and memory:at(place, a.scales):at(row) or of_group(a.scales)) }
 end
@@ -174,7 +183,7 @@ function M.emit(K, place, stage, ...)
   local own = { K = K, stage = stage, pieces = pieces, panels = panels, panel = wo:at(panel),
                 fetched = fetched, next = plan.fetch and wo:at((fetch.next(fetched, panels, panel))) or nil,
                 bias = plan.memory:at(place, stage.bias.section):at(column),
-                tail = place.rows and plan.memory:at(place, "tail"):at(column) }
+                tail = place.rows and stage.c.at == "input" and plan.memory:at(place, "tail"):at(column) }
   local name, doc, params = signature(own)
   K:part(name, doc, params, function(p)
     for n in ipairs(pieces) do piece_of(graph.with(own, { p = p }), n) end

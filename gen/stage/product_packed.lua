@@ -6,6 +6,11 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
+-- The panels of a product as they are packed: those that are multiplied, or what a run makes them of.
+function M.panels(stage, product)
+  return stage.stored == stage.target.scheme and product or tiles.packed(product, stage.stored, stage.steps)
+end
+
 -- The sections of weights and bias of a product with vectors over columns.
 function M.sections(stage, space, doc, add)
   local packed = stage.packed

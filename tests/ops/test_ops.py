@@ -183,13 +183,14 @@ def test_toy_way():
 
 
 def adds(key, config, isa, folder, *flags):
-    """The kernel of a toy that adds X to Y beside the same one without it, which has float32 in memory."""
+    """The kernel of a toy, which does something behind Y, beside the same one without it, which has float32 in
+    memory."""
     plain = " ".join(word for word in config.split() if not word.startswith("io_dtype"))
-    for name, words in ("with", [*config.split(), f"{key}=true"]), ("without", plain.split()):
+    for name, words in ("with", [*config.split(), key]), ("without", plain.split()):
         tools.run(ROOT / "build/mhagen-toy", "gen", *words, f"isa={isa}", f"name={name}", "-o", folder)
-    sources = [folder / "with.c", folder / "without.c", folder / "mhagen.c", ROOT / "tests/toys/toy_added_test.c"]
-    tools.run("gcc", "-std=c11", "-O0", *emulation(isa), *flags, f"-I{folder}", *sources, "-pthread", "-lm", "-o",
-              folder / "test")
+    sources = [*(folder / f"{name}.c" for name in ("with", "without", "mhagen")), ROOT / "tests/toys/toy_behind_test.c"]
+    tools.run("gcc", "-std=c11", "-O0", *emulation(isa), *flags, f"-D{key.upper()}", f"-I{folder}", *sources,
+              "-pthread", "-lm", "-o", folder / "test")
     env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
     assert tools.run(folder / "test", env=env) == "ok\n", config
 
@@ -202,7 +203,7 @@ ADDED = ["h=3 d_model=37 dk=5 seq=37 causal=true", "h=2 d_model=16 dk=8 seq=9 un
 @pytest.mark.parametrize("config", ADDED)
 def test_toy_stage(config, tmp_path):
     """A stage is a file and a line: its order, tasks and text come from the list of stages."""
-    adds("added", config, "scalar", tmp_path)
+    adds("added=true", config, "scalar", tmp_path)
     assert len((ROOT / "tests/toys/toy_stage.lua").read_text().splitlines()) <= 50
 
 
@@ -221,7 +222,7 @@ def test_toy_residual(config, tmp_path):
     """What the end of a tile adds is a tensor that its product names."""
     tiled = config == TILED and "amx" in ADDING
     for isa in ["amx"] if tiled else in_turn(ADDING, "residual", config):
-        adds("residual", config, isa, tmp_path / isa)
+        adds("residual=true", config, isa, tmp_path / isa)
     assert len((ROOT / "tests/toys/toy_residual.lua").read_text().splitlines()) <= 20
 
 
@@ -232,6 +233,18 @@ def test_toy_residual_against_the_reference(config, tmp_path):
     isa = in_turn([isa for isa in ADDING if native(isa)], config)[0]
     assert "ok: " in tools.check(*config.split(), "residual=true", f"isa={isa}", program=ROOT / "build/mhagen-toy",
                                  flags=f"-include {tmp_path}/toy_residual.h")
+
+
+FEED_FORWARDS = [f"{config} ffn={width}" for config, width in zip(ENDS, [100, 9, 1200, 40, 64, 33, 300, 17, 70, 31])]
+
+
+@pytest.mark.parametrize("config", in_turn(FEED_FORWARDS, "ffn", count=4))
+def test_toy_feed_forward(config, tmp_path):
+    """A norm, two products, a function and a sum behind Y are one file; what multiplies there is its own affair."""
+    *others, key = config.split()
+    for isa in in_turn(ADDING, "ffn", config):
+        adds(key, " ".join(others), isa, tmp_path / isa)
+    assert len((ROOT / "tests/toys/toy_feed_forward.lua").read_text().splitlines()) <= 130
 
 
 @pytest.mark.parametrize("key, other", [*itertools.product(["added", "residual"], ["y_width=5", "project=qkv",
@@ -246,7 +259,7 @@ def test_toys_refuse(key, other):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("key", ["added", "residual"])
+@pytest.mark.parametrize("key", ["added=true", "residual=true", "ffn=50"])
 def test_toys_drawn(key, tmp_path):
     """In drawn configs nothing is touched beyond an array, or one line says what the toy is not for."""
     rng, rows = random.Random(tools.seed_of("toy_stage", key)), tools.schema(ROOT / "build/mhagen-toy")
@@ -257,7 +270,7 @@ def test_toys_drawn(key, tmp_path):
         drawn = fuzz.random_config(rng, rows)
         config = fuzz.text({key: drawn[key] for key in keys if key in drawn and drawn[key] != "f16"})
         isa = rng.choice(ADDING)
-        told = subprocess.run([ROOT / "build/mhagen-toy", "explain", *config.split(), f"isa={isa}", f"{key}=true"],
+        told = subprocess.run([ROOT / "build/mhagen-toy", "explain", *config.split(), f"isa={isa}", key],
                               text=True, capture_output=True)
         if told.returncode:
             assert told.stderr.startswith("mhagen: config: ")
