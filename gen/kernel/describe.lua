@@ -7,6 +7,7 @@
 local advice = require "kernel.advice"
 local config = require "options.config"
 local floor = require "plan.floor"
+local graph = require "graph.init"
 local kinds = require "stage.init"
 local legend = require "tape.legend"
 local memory = require "schedule.memory"
@@ -54,12 +55,14 @@ end
 
 -- What is rounded, and what that costs, or nil.
 local function rounding(plan)
-  local own, attend, told = plan.scheme.a, plan.attend.scheme.a, {}
+  local scheme, attend, told = graph.scheme(plan.stages), plan.attend.scheme.a, {}
+  local own = scheme and scheme.a or types.f32
   local quant = plan.stored.quant
   if own.quantized and not quant.group then quant = nil end -- which its type says
   if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
   if own ~= types.f32 or attend ~= types.f32 or quant then
-    told[#told + 1] = ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
+    told[#told + 1] = scheme and ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
+      or "operands of attention in " .. attend.name
   end
   if quant and quant.type then told[#told + 1] = ("weights in %s"):format(quant.type.name) end
   if quant and not quant.type then
@@ -70,7 +73,7 @@ local function rounding(plan)
   end
   if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
   if not told[1] then return nil end
-  local halves = ways.of(plan.scheme).own_sums
+  local halves = scheme and ways.of(scheme).own_sums
   return ("%s; sums in %s; error at most %g for scores up to %d"):format(table.concat(told, "; "),
     own.quantized and "int32 and float32" or halves and "f16 and float32" or "float32", plan.error, plan.error_scores)
 end
@@ -168,7 +171,8 @@ local function rounded_up(x) return number(math.ceil(x)) end
 -- What operations take at least, by phase, and in all.
 local function floor_lines(recorded, counts, sum)
   local plan = recorded.plan
-  local tiled = ways.of(plan.scheme).rows_of_a or ways.of(plan.attend.scheme).rows_of_a
+  local tiled = false
+  for _, way in ipairs(ways.of_all(graph.schemes(plan.stages))) do tiled = tiled or way.rows_of_a end
   local rows = { { "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store", tiled and "tile" or nil } }
   for _, phase in ipairs(counts) do
     rows[#rows + 1] = { phase.phase, rounded_up(phase.cycles), phase.port, rounded_up(phase.fma),

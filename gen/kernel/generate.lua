@@ -6,6 +6,7 @@ local cprint = require "tape.cprint"
 local describe = require "kernel.describe"
 local fingerprint = require "base.fingerprint"
 local fold = require "rewrite.fold"
+local graph = require "graph.init"
 local isas = require "isa.init"
 local known_answer = require "kernel.known_answer"
 local matrices = require "graph.matrices"
@@ -68,7 +69,8 @@ local function numbers_text(plan)
   end
   local bits = fold.bits(plan)
   if bits[1] then lines[#lines + 1] = ("\n  .folds = %s,"):format(table.concat(bits, " | ")) end
-  if ways.of(plan.scheme).own_sums then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(plan.scheme.a.name) end
+  local scheme = graph.scheme(plan.stages)
+  if scheme and ways.of(scheme).own_sums then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(scheme.a.name) end
   return table.concat(lines)
 end
 
@@ -295,7 +297,8 @@ end
 
 -- What stands before all functions: of the ISA, and of the types of its products.
 local function prelude_of(plan)
-  local own, declared = plan.isa.prelude or "", plan.scheme.declared
+  local own, scheme = plan.isa.prelude or "", graph.scheme(plan.stages)
+  local declared = scheme and scheme.declared
   return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
 end
 

@@ -153,7 +153,7 @@ end
 function M.best(plan, list)
   local possible = lanes_of.possible(plan, list)
   local best = choose_products(plan, list, possible)
-  lanes_of.tell(plan, best.q_lanes, possible)
+  lanes_of.tell(plan, list, best.q_lanes, possible)
   return best
 end
 

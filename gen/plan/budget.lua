@@ -1,6 +1,7 @@
 -- How much code a plan will become. First an estimate, so that a hopeless level is refused at once: it counts the
 -- statements of register tiles, as often as the level writes them. Afterwards the exact count of all functions.
 
+local graph = require "graph.init"
 local kinds = require "stage.init"
 local tiles = require "schedule.tiles"
 
@@ -55,7 +56,8 @@ function M.stack(plan)
   -- With a mask of one row of keys clang 22 takes 17.6 KB, beside a sink and both ends of keys.
   local hidden = #plan.scores.hides > 0 and 8 or 0
   -- Compilers round operands ahead of the products that take them: clang 22 takes 18 KB for 19x6 tiles.
-  local rounded = (plan.scheme.a.round or plan.attend.scheme.a.round) and 16 or 0
+  local rounded = 0
+  for _, scheme in ipairs(graph.schemes(plan.stages)) do rounded = scheme.a.round and 16 or rounded end
   return 16 + changed + hidden + kept + rounded + (plan.cfg.unroll == "full" and -(-bytes // 1024) or 0)
 end
 

@@ -2,7 +2,7 @@
 -- "none" where Q is not projected.
 --
 --   M.possible(plan, list)   the lanes that a plan may have; plan/arrange.lua takes the cheapest. Refuses idle keys
---   M.tell(plan, lanes, possible)   why they are these
+--   M.tell(plan, list, lanes, possible)   why they are these
 --   M.spans_heads, M.cached, M.one_head   which heads must be projected together
 
 local choices = require "base.choices"
@@ -103,12 +103,12 @@ function M.possible(plan, list)
 end
 
 -- Tells why lanes are these, where others would have been possible.
-function M.tell(plan, lanes, possible)
+function M.tell(plan, list, lanes, possible)
   local cfg = plan.cfg
   if lanes == "none" then return end
   local function say(reason) choices.say(plan.why, ("lanes are %s in the query projection"):format(lanes), reason) end
   if not possible[2] then
-    say(cfg.q_lanes and "as q_lanes says" or plan.stored.quant and QUANTS or ways.columns(plan.scheme)
+    say(cfg.q_lanes and "as q_lanes says" or plan.stored.quant and QUANTS or ways.columns(graph.scheme(list))
       or "the only way in which the given keys have an effect")
   elseif cfg.q_len then
     say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"

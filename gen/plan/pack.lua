@@ -103,9 +103,9 @@ function M.integers(plan)
 end
 
 -- The type of weights of 16 bits, where operands may have another one.
-local function short_type(plan)
+local function short_type(plan, scheme)
   local quant = plan.stored.quant
-  return quant and quant.type or plan.scheme.b
+  return quant and quant.type or scheme.b
 end
 
 -- Packing of a kernel:
@@ -124,8 +124,10 @@ function M.list(plan)
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
   for _, stage in ipairs(graph.by_matrix(plan.stages)) do kinds.ask("fills", nil, pack, stage) end
   kinds.of(plan.attend).fills(pack, plan.attend)
-  return { matrices = matrices_of(plan, false), lists = pack.lists, interleave = ways.interleave(plan.scheme),
-           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
+  local scheme, halves = graph.scheme(plan.stages), #pack.lists.pairs + #pack.lists.rounded > 0
+  return { matrices = matrices_of(plan, false), lists = pack.lists,
+           interleave = scheme and ways.interleave(scheme) or 1,
+           f16 = halves and short_type(plan, scheme) == types.by_name.f16 }
 end
 
 -- The same of tables that are apart, of what M.list returns; nil without such.
@@ -139,8 +141,9 @@ end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.deinterleave(plan)
-  local quant, spread = plan.stored.quant, ways.deinterleave(plan.scheme)
+  local quant, scheme = plan.stored.quant, graph.scheme(plan.stages)
   if quant and quant.deinterleave then return quant.deinterleave end
+  local spread = scheme and ways.deinterleave(scheme) or 1
   return spread > 1 and spread * plan.isa.lanes or 0
 end
 

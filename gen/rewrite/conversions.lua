@@ -77,13 +77,14 @@ end
 
 -- Inputs become rounded copies; what a product makes is rounded as it ends, weights as they are packed (plan/pack.lua).
 function M.round(plan, list)
-  local in_attention = rounds(graph.attend(list).scheme)
-  if in_attention or rounds(plan.scheme) then choices.add(plan.why, "rounded") end
+  local in_attention, own = rounds(graph.attend(list).scheme), graph.scheme(list)
+  local in_products = own and rounds(own)
+  if in_attention or in_products then choices.add(plan.why, "rounded") end
   if in_attention then list = held_rows(plan, list) end
-  if not rounds(plan.scheme) then return list end
+  if not in_products then return list end
   local context = graph.attend(list).context
   local read = graph.output(list) and not graph.maker(list, context) -- as attention leaves it
-  if read and context.at == "lanes" then list = held(list, context, plan.scheme) end
+  if read and context.at == "lanes" then list = held(list, context, own) end
   return M.of_inputs(list, "round", function(input, stage)
     return tensors.workspace("rounded_" .. input.name, graph.with(input, { scheme = stage.scheme }))
   end)

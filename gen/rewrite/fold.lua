@@ -121,8 +121,8 @@ function M.rewrite(plan, list)
     choices.say(why, "no products of weights", plan.stored.scheme.scales and "their integers have scales of their own"
       or "those would be rounded, in place of the weights")
   end
-  local attend = graph.attend(list)
-  if scores.masked or plan.stored.quant or plan.scheme.group > 1 or attend.scheme.group > 1 then return list end
+  local attend, own = graph.attend(list), graph.scheme(list)
+  if scores.masked or plan.stored.quant or not own or own.group > 1 or attend.scheme.group > 1 then return list end
   -- `projected`, its matrix met by that of the stage `other`, if there is one.
   local function least(projected, other, absorb, merge)
     if not projected then return list end
@@ -153,7 +153,8 @@ end
 function M.bits(plan)
   local bits, cfg, list, attend = {}, plan.cfg, plan.stages, plan.attend
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
-  local rounds = plan.arrays.round or plan.scheme.b ~= types.f32 or plan.attend.scheme.b ~= types.f32
+  local rounds = plan.arrays.round
+  for _, scheme in ipairs(graph.schemes(list)) do rounds = rounds or scheme.b ~= types.f32 end
   if not (rounds or plan.stored.quant) then return bits end
   local keys, values, output = matrices.projects(cfg, "k"), matrices.projects(cfg, "v"), graph.output(list)
   local projected, merged = graph.projection(list, attend.keys), graph.maker(list, attend.queries)

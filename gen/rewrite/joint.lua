@@ -14,7 +14,9 @@ local function small(type) return type.round or type.quantized end
 
 -- What stands against it, of a plan and those of its projections that read the same rows.
 local against = {
-  { function(plan) return small(plan.scheme.a) or small(plan.attend.scheme.a) or plan.weights.quant end,
+  { function(plan, parts)
+      return parts[1] and small(parts[1].scheme.a) or small(plan.attend.scheme.a) or plan.weights.quant
+    end,
     "has no effect with operands of a smaller type, which lie as products of their own read them" },
   { function(plan) return score.reads_lengths(plan.scores) end,
     "has no effect with lengths that a run says: products of their own leave out rows of K and V" },

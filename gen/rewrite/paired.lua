@@ -184,8 +184,8 @@ function M.rewrite(plan, list)
     pair(queries, { scale = attend.query_scale })
     choices.add(plan.why, "query_pairs")
   end
-  if plan.scheme.group == 1 or plan.scheme.integers then return list end
-  local output = graph.output(list)
+  local output, own = graph.output(list), graph.scheme(list)
+  if not own or own.group == 1 or own.integers then return list end
   if output then
     local context = tensors.with(attend.context, { pairs = true, scheme = output.scheme })
     list = padded_output(plan, graph.replaced(list, attend.context, context))

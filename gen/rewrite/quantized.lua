@@ -38,7 +38,10 @@ local function words_of_context(plan, output)
     at == "rows" and layout(plan, output, plan.cfg.seq, output.steps) or { scheme = output.scheme }))
 end
 
-function M.applies(plan) return plan.scheme.quant end
+function M.applies(_, list)
+  local own = graph.scheme(list)
+  return own and own.quant
+end
 
 -- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
 function M.rewrite(plan, list)
@@ -58,8 +61,8 @@ end
 
 -- Says what it costs, and where it does not pay, of a plan whose order is known.
 function M.tell(plan)
-  local scheme = plan.scheme
-  if not scheme.quant then return end
+  local scheme = graph.scheme(plan.stages)
+  if not (scheme and scheme.quant) then return end
   if scheme.group == 2 then choices.add(plan.why, "shorts") end
   if scheme.quant.group then choices.add(plan.why, "nibbles") end
   local floats, all, own, making = 0, 0, 0, 0
