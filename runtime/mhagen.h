@@ -219,7 +219,8 @@ enum {
   MHAGEN_WEIGHT_DTYPE = 67108864, /* wq, wk, wv and wo have fewer bits: weight_dtype */
   MHAGEN_IO_DTYPE = 134217728, /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
   MHAGEN_CACHE_DTYPE = 268435456, /* rows of the cache are of mhagen_kernel.cache_dtype */
-  MHAGEN_VALUE_WEIGHT_DTYPE = 536870912 /* wv is of mhagen_kernel.value_weight_dtype */
+  MHAGEN_VALUE_WEIGHT_DTYPE = 536870912, /* wv is of mhagen_kernel.value_weight_dtype */
+  MHAGEN_RESIDUAL = 1073741824 /* y is the rows of q plus what attention makes of them */
 };
 
 enum { /* what args->scores are */

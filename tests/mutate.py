@@ -116,6 +116,7 @@ CONFIGS = [
     "h=2 dk=18 dv=16 seq=21 project=none kv_start=true dtype=bf16 layout=bhsd batch=3",
     "h=4 h_kv=2 d_model=37 dk=10 seq=21 dtype=bf16 weight_dtype=int4 value_weight_dtype=int8",
     "h=2 d_model=75 dk=34 seq=9 dtype=bf16 weight_dtype=int4 group=40",
+    "h=2 d_model=40 dk=10 seq=21 seq_kv=9 attention=cross k_block=16 q_len=true batch=2 residual=true",
 ]
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen soon
 
@@ -340,6 +341,12 @@ MUTATIONS = [
     ("a context that is not rounded", "emit/context.lua", "round = block.final and p.o.type.rounded", "round = false"),
     ("an input that fills a cache and is not widened", "rewrite/conversions.lua",
      "for _, fill in ipairs { true, false }", "for _, fill in ipairs { false }"),
+    ("rows of X that are added to each chunk", "emit/ending.lua", "return tile.last and tile.add or nil",
+     "return tile.add"),
+    ("columns of X that are added to others", "stage/product_groups.lua", "layouts.at(stage.add, row) + column)",
+     "layouts.at(stage.add, row))"),
+    ("rows of X that are added to others", "stage/product_groups.lua",
+     "at(g * (group.used * ld)):at(from * ld)", "at(from * ld)"),
     ("partial sums of y that are rounded", "stage/product_groups.lua", "rounded = plan.arrays.round and",
      "rounded = false and"),
     ("bfloat16 that is cut off in memory", "isa/avx2.lua", "_mm256_srli_epi32(_mm256_or_si256(sum, none), 16)",

@@ -387,6 +387,8 @@ COVER = [
     "h=2 dk=3 dv=5 d_model=6 seq=2 seq_kv=9 attention=cross project=q cache=fixed dtype=bf16 io_dtype=f16",
     "h=1 d_model=1 dk=32 dv=16 seq=1 mask=bool dtype=bf16",  # biases as far as tiles reach
     "h=4 h_kv=2 d_model=20 dk=18 dv=20 seq=19 seq_kv=37 attention=cross kv_start=true dtype=bf16 batch=2",  # and zeros
+    "h=2 d_model=40 dk=10 seq=37 seq_kv=9 attention=cross k_block=16 q_len=true batch=2 residual=true",
+    "h=2 d_model=20 dk=16 seq=37 causal=true dtype=bf16 io_dtype=bf16 residual=true",
 ]
 
 

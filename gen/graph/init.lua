@@ -302,6 +302,7 @@ function M.of(cfg, scores)
     rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
     weights = M.matrix("wo", { steps = h * cfg.dv }),
     bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },
+    add = cfg.residual and tensors.input("q", cfg.d_model) or nil,
   }
   local list = {}
   for _, stage in ipairs { queries.stage or false, keys.stage or false, values.stage or false, attend, output } do

@@ -115,7 +115,7 @@ static void make(formula *f, int i) {
     if (f->kind->round) f->kind->round(f, i, x);
     ref_fill(to, 0, columns);
     if (p->bias.x) ref_add(to, p->bias, columns);
-    if (i == REF_Y) MHAGEN_ADDED(f, r, to);
+    if (i == REF_Y && f->shape->options & MHAGEN_RESIDUAL) f->kind->take(f, REF_Q, r, f->x), ref_add(to, f->x, columns);
   }
   if (p->multiplies) f->kind->multiply(f, i, p->rows, all, p->to);
 }

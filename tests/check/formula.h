@@ -12,11 +12,6 @@
 #define MHAGEN_SCORE_SIZE(s) (s) /* the same with magnitudes, and what errors of s are multiplied with */
 #endif
 
-/* What a product that only a test has adds to row r of Y, which is at `to`. */
-#ifndef MHAGEN_ADDED
-#define MHAGEN_ADDED(f, r, to) ((void)0)
-#endif
-
 /* Numbers, and what a kind of them has beside each; null where it has not. */
 typedef struct values {
   double *x;    /* as the formula has it, or from rounded operands */

@@ -152,7 +152,7 @@ def test_toy_option(config):
 def test_toy_option_is_everywhere(tmp_path):
     text = source(tmp_path, *arguments(h=3), "tagged=true", program=TOY)
     assert needs(text) == ALWAYS | {("args", "kv_len", "1", 3)}
-    assert "  .options = 0x40000000,\n" in text and "tagged" in re.search(r"shape [^/]*?\n \*   plan", text)[0]
+    assert "  .options = 0x4000000000000000u,\n" in text and "tagged" in re.search(r"shape [^/]*?\n \*   plan", text)[0]
     assert "mha_f32_h2_d32_k16_s16_tagged_scalar" in run(TOY, "explain", *arguments(), "tagged=true")
     assert "tagged" in run(TOY, "gen", "--help") and "| `tagged` | true, false |" in run(TOY, "schema", "--markdown")
     toys = [subprocess.run([TOY, "explain", *arguments(), *config.split()], capture_output=True, text=True)

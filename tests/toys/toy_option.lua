@@ -3,7 +3,7 @@
 
 return {
   key = "tagged", kind = "flag", default = false, name = "_tagged", word = "tagged",
-  bit = "0x40000000", -- of which mhagen.h knows nothing
+  bit = "0x4000000000000000u", -- of which mhagen.h knows nothing
   args = { { pointer = "kv_len", most = "h" } },
   excludes = { { key = "kv_len", is = true, why = "which has its lengths there" } },
   also = { "labelled" }, doc = "a tag is given at run time, per batch entry", draw = { chance = 0.5 },
