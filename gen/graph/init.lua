@@ -15,8 +15,8 @@
 -- A product, C = A B + bias, has also:
 --
 --   scheme          how the ISA multiplies (isa/init.lua)
---   target          of its tiles, with columns in the lanes (schedule/tiles.lua): its scheme is of weights as they are
---                   multiplied; stored: the scheme of weights as they are packed, from which a run may make those
+--   multiplied      the same with weights as they are multiplied, which may be quants; stored: with weights as they are
+--                   packed, of which a run may make those
 --   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product

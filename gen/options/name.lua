@@ -5,9 +5,9 @@
 --          [_rd<rope_dims>][_cross][_causal][_len][_probs][_<causal_align>][_alibi][_start][_rows]
 --          [_mask_<mask>][_<mask_dims>][_cap<softcap>][_sink][_scores_<scores>][_qk<qk_norm>][_span<norm_span>]
 --          [_eps<norm_eps>][_rope_<rope>][_th<rope_theta>][_append|_fixed][_p<project>][_<layout>]
---          [_cache_<cache_layout>][_sc<scale>][_res][_attend_<attend_dtype>][_sums_<sum_dtype>]
+--          [_cache_<cache_layout>][_sc<scale>][_attend_<attend_dtype>][_sums_<sum_dtype>]
 --          [_weights_<weight_dtype>][_gr<group>][_io_<io_dtype>][_cached_<cache_dtype>]
---          [_wv_<value_weight_dtype>][_u<unroll>]_<isa>
+--          [_wv_<value_weight_dtype>][_res][_u<unroll>]_<isa>
 --
 -- A name of more than MOST characters has fewer parts, and in their place a hash of the whole name before the ISA.
 -- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part

@@ -293,7 +293,7 @@ local last = {
     doc = "tuning file of `tune`, with the schedule of this shape; keys that are given win over it" },
 }
 
-for _, list in ipairs { require "options.layer", require "options.number_types", last } do
+for _, list in ipairs { require "options.number_types", require "options.layer", last } do
   table.move(list, 1, #list, #M.options + 1, M.options)
 end
 

@@ -207,9 +207,9 @@ local function add_products(plan, formula)
   plan.attending = setmetatable({ scheme = chosen.attention }, { __index = plan })
   plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })
   return graph.multiplied(formula, function(stage)
-    local target, stored = plan.weights, plan.stored
-    if stage.c.operand == "values" then target, stored = plan.value_weights, plan.stored_values end
-    return { scheme = plan.scheme, target = target, stored = stored.scheme }
+    local multiplied, stored = plan.weights, plan.stored
+    if stage.c.operand == "values" then multiplied, stored = plan.value_weights, plan.stored_values end
+    return { scheme = plan.scheme, multiplied = multiplied.scheme, stored = stored.scheme }
   end, { scheme = chosen.attention })
 end
 

@@ -21,7 +21,7 @@ local MOST = (2 ^ 31 - 1) // (127 * 127)
 local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 
 local function check(stage)
-  if math.min(stage.steps, stage.target.quant.group or stage.steps) <= MOST then return end
+  if math.min(stage.steps, stage.multiplied.quant.group or stage.steps) <= MOST then return end
   tiles.refuse("dtype", stage.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))
 end

@@ -10,6 +10,9 @@ local ways = require "way.init"
 
 local M = {}
 
+-- A plan as a target of tiles that multiply by a scheme.
+function M.target(plan, scheme) return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan }) end
+
 -- Sums of more steps than this are long: their panels do not stay in the nearest cache.
 M.LONG = 256
 

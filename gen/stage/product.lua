@@ -35,10 +35,10 @@ local KEYS = { rows = "kv_rows", vectors = "kv_vectors" }
 
 local function plan_rows(plan, stage)
   local ends = layouts.stored(stage.c)
-  local product, cost = tiles.columns(stage.target, KEYS,
+  local product, cost = tiles.columns(tiles.target(plan, stage.multiplied), KEYS,
     { { rows = stage.rows, count = 1, even = ends.down > 1 or ways.interleave(stage.scheme) > 1,
         twice = ways.of(stage.scheme).twice } },
-    stage.columns or graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(stage.target.scheme, stage.steps),
+    stage.columns or graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(stage.multiplied, stage.steps),
       order = "rows", rounded = ends.round or ends.pairs })
   local c = not stage.c.exact and tensors.with(stage.c, { row = product.ld // ends.across })
   return cost, { product = product, c = c or nil,

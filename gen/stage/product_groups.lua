@@ -25,9 +25,9 @@ function M.plan(plan, stage)
   for i, group in ipairs(plan.groups) do
     sets[i] = { rows = group.used, count = group.count, even = ways.interleave(stage.scheme) > 1 }
   end
-  local product, cost = tiles.columns(stage.target, KEYS, sets, stage.cols,
-    { steps = tiles.words(stage.scheme, stage.steps), rounded = plan.arrays.round and stage.c.at == "input",
-      order = stage.a.at == "rows" and not stage.a.words and "rows" or "columns" })
+  local product, cost = tiles.columns(tiles.target(plan, stage.multiplied), KEYS, sets, stage.cols,
+    { steps = tiles.words(stage.scheme, stage.steps), order = "columns",
+      rounded = plan.arrays.round and stage.c.at == "input" })
   -- The second-level cache holds their rows of A, so that each panel is read from farther away once a block.
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))

@@ -8,7 +8,7 @@ local M = {}
 
 -- The panels of a product as they are packed: those that are multiplied, or what a run makes them of.
 function M.panels(stage, product)
-  return stage.stored == stage.target.scheme and product or tiles.packed(product, stage.stored, stage.steps)
+  return stage.stored == stage.multiplied and product or tiles.packed(product, stage.stored, stage.steps)
 end
 
 -- The sections of weights and bias of a product with vectors over columns.

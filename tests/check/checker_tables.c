@@ -82,7 +82,7 @@ static void check_needs(checker *c) {
       MHAGEN_ALIBI | MHAGEN_KV_START | MHAGEN_Q_LEN | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD | MHAGEN_QK_NORM |
       MHAGEN_ROPE | MHAGEN_UNPROJECTED | MHAGEN_SCORES | MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED | MHAGEN_BHSD |
       MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE |
-      MHAGEN_CACHE_DTYPE;
+      MHAGEN_CACHE_DTYPE | MHAGEN_RESIDUAL;
   const mhagen_kernel *kernel = c->kernel;
   const int fixed = has(c, MHAGEN_CACHE_FIXED), append = has(c, MHAGEN_CACHE_APPEND),
             cross = has(c, MHAGEN_CROSS) && !fixed;

@@ -96,8 +96,8 @@ function M.rewrite(plan, list)
   local attended, normed, hidden = rows("attended", width), rows("normed", width), rows("hidden", cfg.ffn)
   local function product(n, name, fields)
     return graph.product(graph.with({
-      name = name, phase = name, title = name, nest = "groups", rows = cfg.seq, heads = 1, scheme = scheme,
-      target = setmetatable({ scheme = scheme }, { __index = plan }), stored = scheme,
+      name = name, phase = name, title = name, nest = "groups", rows = cfg.seq, heads = 1,
+      scheme = scheme, multiplied = scheme, stored = scheme,
       weights = graph.matrix("w" .. n, { steps = fields.steps }),
       bias = { section = "b" .. n, text = "b" .. n, terms = { { a = "b" .. n } } } }, fields))
   end
