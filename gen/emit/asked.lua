@@ -1,8 +1,8 @@
--- Tiles of rows of which a run asks for the first ones.
+-- Tiles of rows where a run may ask for only the first rows (q_len).
 
 local M = {}
 
--- Copies the first rows of a tile. of: as `tile` has it.
+-- Copies the rows that are asked for from the tail to the place of the tile. of: see M.tile.
 local function copy(K, of)
   local t = K.t
   local function row(r, p)
@@ -18,9 +18,10 @@ local function copy(K, of)
   end)
 end
 
--- build(to) for a tile of `size` rows. A run asks for `left` of them; without `left` it asks for all. A tile with fewer
--- goes by way of the tail, if there is one: the other rows of Y stay. of: also to, where it goes; tail; row, numbers
--- from row to row; used columns, in the vectors vecs.
+-- Records build(to) for a tile of `size` rows, of which a run asks for the first `left`, or for all if there is no
+-- `left`. A tile that is not asked for in full is computed into the buffer `tail`, and only the rows asked for are
+-- copied, so that the other rows of Y keep their values. Without a tail it is written whole. of: also `to`, where the
+-- tile goes; tail; row, numbers from row to row; used, the columns in the vectors vecs.
 function M.tile(K, of, build)
   if not of.left then return build(of.to) end
   if not of.tail then return K.t:when(0, of.left, function() build(of.to) end) end

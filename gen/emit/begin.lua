@@ -1,24 +1,25 @@
--- The values that sums of scores start at, as statistics of a group. They matter where a maximum may rise or is known.
+-- What the accumulators of score tiles start at (-m, or a tiny constant), as statistics of a group with a value for
+-- each lane. It matters where the maximum m may rise, or where m is known before the first tile.
 --
---   START                 in place of zero
---   from_maximum(plan)    whether sums start at -m behind the first tile
---   unknown(t, plan, w, name, put)    puts the statistics of tiles whose scores become an m, by put of statistics.each
+--   START                 the tiny constant, used in place of zero
+--   from_maximum(plan)    whether accumulators start at -m in all tiles but the first
+--   unknown(t, plan, w, name, put)    puts the statistics of tiles that find m; put is that of statistics.each
 --   known, next, next_attempt(t, plan, w, name, load, put)    put the statistics, by load and put of statistics.each
---     known               of a first tile behind these
---     next                of the tiles behind a first one
---     next_attempt        of the same tiles in another attempt
+--     known               of the first tile, once m is found
+--     next                of the tiles after the first
+--     next_attempt        of the same tiles when the head is computed again
 
 local M = {}
 
--- Products of small queries and keys are subnormal numbers, sums of this with them are none. All scores of a query are
--- more by so little, or none.
+-- Products of tiny queries and keys are subnormal numbers, but sums that start at this constant are not. It is so small
+-- that it adds the same to all scores of a query, or is lost in rounding.
 M.START = 2.0 ^ -60
 
--- Whether sums of scores start at -m behind the first tile: not where m is subtracted from a changed score, nor where
--- weights are powers.
+-- Whether accumulators of scores start at -m in all tiles but the first. They do not where a row of gen/score changes
+-- the score before m is subtracted, nor where weights are made as powers (isa/powers.lua).
 function M.from_maximum(plan) return #plan.scores.changes == 0 and not plan.attend.scheme.powers end
 
--- Whether they start at that: not where biases are their start, nor sums of pairs.
+-- Whether they start at START: not where biases are their initial values, nor where products are of pairs.
 local function is_raised(plan) return plan.attend.scheme.group == 1 and #plan.scores.biases == 0 end
 
 local function is_not_zero(t, w, name, x)
@@ -27,21 +28,21 @@ local function is_not_zero(t, w, name, x)
     t:op("max", w, "size_" .. name, t:op("sub", w, "minus_" .. name, zero, x), x))
 end
 
--- The statistics of tiles whose scores become an m.
+-- The statistics of tiles whose scores determine m.
 function M.unknown(t, plan, w, name, put)
   if not M.from_maximum(plan) then return end
   put("max_start", is_raised(plan) and t:op("set", w, "max_start_" .. name, M.START)
     or t:op("zero", w, "max_start_" .. name))
 end
 
--- The statistics of a first tile behind these. Its sums start as theirs, for the start of a sum decides how a product
--- between two floats is rounded.
+-- The statistics of the first tile, computed once m is known. Its accumulators start as they did when m was found,
+-- because the initial value decides how a product that lies between two floats is rounded.
 function M.known(t, plan, w, name, load, put)
   put("sum", t:op("zero", w, "empty_" .. name))
   if M.from_maximum(plan) then put("max_end", load("negmax", "first_max_end")) end
 end
 
--- Those of the tiles behind a first one.
+-- The statistics of the tiles after the first one.
 function M.next(t, plan, w, name, load, put)
   local negmax = load "negmax"
   put("first_max", negmax)
@@ -50,8 +51,9 @@ function M.next(t, plan, w, name, load, put)
   put("max_start", negmax)
 end
 
--- The same in another attempt. A maximum that sums from zero found is subtracted from such sums. Large scores round
--- otherwise behind -m, and all weights of a row could be zero.
+-- The same when the head is computed again. If m was found from accumulators that started at zero, it is subtracted
+-- from such accumulators at their end. If they started at -m instead, large scores would be rounded differently, and
+-- all weights of a row could become zero.
 function M.next_attempt(t, plan, w, name, load, put)
   local at_end = load "next_max_end"
   local at_start = t:op("sub", w, "rest_max_" .. name, load "negmax", at_end)

@@ -1,5 +1,5 @@
--- How the text of a kernel is cut into functions and loops: the one place that knows the unrolling
--- levels. An emitter describes its work once; at the level `full` it comes out as straight code.
+-- How the text of a kernel is divided into functions and loops. This is the one place that knows the unrolling levels.
+-- An emitter describes its work once, and at the level `full` it is recorded as straight-line code.
 
 local choices = require "base.choices"
 local expr = require "base.expr"
@@ -12,7 +12,7 @@ local M = {}
 local Code = {}
 Code.__index = Code
 
--- t: the tape to record on; plan: what is to be made.
+-- t: the tape to record on; plan: the plan of the kernel.
 function M.new(t, plan)
   local level = plan.cfg.unroll
   t.rolled = level == "auto"
@@ -23,21 +23,21 @@ function M.new(t, plan)
   return setmetatable({ t = t, plan = plan, full = level == "full" }, Code)
 end
 
--- The type in C of a parameter "in", "out" or "int" that gets `value`.
+-- The C type of a parameter of kind "in", "out" or "int" that receives `value`.
 local function ctype(kind, value)
   if kind == "int" then return "ptrdiff_t" end
   return (kind == "in" and "const " or "") .. value.type.c .. " *"
 end
 
--- Integers that functions get count or number things.
+-- The range of integer parameters, which are counts or indices.
 local COUNT = { 0, 1 << 40 }
 
--- Records `build` as a function of its own and calls it; straight in place at unroll level full,
--- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
--- short as can be.
--- K.phase: what it is a part of; equal functions may be parts of several.
--- K.role: a word of the names that tells what the part is for, of which the same may serve others.
--- params: { name, "in" | "out" | "int", value } each; build gets the values by name.
+-- Records `build` as a function of its own, and a call of it. At the unroll level full the code is recorded in place
+-- instead, unless `kind` asks for a function: "whole" for one with straight-line code, "cold" for one with loops that
+-- is as short as possible.
+--   K.phase   the phase that the function is part of; equal functions may be part of several
+--   K.role    the word in its name that says what it is for; an equal function with another role may share it
+--   params    { name, "in" | "out" | "int", value } each; build gets the values by name
 function Code:part(name, doc, params, build, kind)
   local t, values = self.t, {}
   if self.full and not kind then
@@ -69,7 +69,7 @@ function Code:part(name, doc, params, build, kind)
   t:call(fn, args)
 end
 
--- What is recorded by record(K, ...) is of a phase: its functions have it among their `phases`.
+-- Counts all that record(K, ...) records as part of a phase: its functions have the phase among their `phases`.
 function Code:of(phase, record, ...)
   local outer, body = self.phase, self.t.body
   local first = #body + 1
@@ -79,7 +79,7 @@ function Code:of(phase, record, ...)
   for i = first, #body do body[i].phase = body[i].phase or phase end
 end
 
--- build(i) for i = 0 .. count-1: a loop, or straight when there is one round or at level full.
+-- Records build(i) for i = 0 .. count-1, as a loop. A single round, or any at level full, becomes straight-line code.
 function Code:each(var, count, build)
   if expr.is_const(count) and (count <= 1 or self.full) then
     for i = 0, count - 1 do build(i) end
@@ -88,8 +88,8 @@ function Code:each(var, count, build)
   end
 end
 
--- build(at, count) for n numbers: the whole vectors of them, then what is left; range: those with the numbers
--- range.from to range.stop - 1 alone.
+-- Records build(at, count) for n numbers: first for whole vectors, then for the rest. With `range`, only vectors that
+-- hold numbers range.from to range.stop - 1 are visited.
 function Code:vectors(var, n, build, range)
   local lanes, first, stop = self.plan.isa.lanes, 0, n
   if range then first, stop = expr.div(range.from, lanes), range.stop end
@@ -99,7 +99,8 @@ function Code:vectors(var, n, build, range)
   self.t:when(whole, vectors, function() build(n - n % lanes, n % lanes) end)
 end
 
--- A range as parameters of a function, if there is one; returns a function of their values to the range in it.
+-- Adds a range, if there is one, to the parameters of a function. Returns a function that turns the values of the
+-- parameters back into a range.
 function Code:add_range(params, range)
   local own = {}
   for _, name in ipairs(range and { "from", "stop" } or {}) do
@@ -109,8 +110,8 @@ function Code:add_range(params, range)
   return function(p) return range and { from = own.from or p.from, stop = own.stop or p.stop } end
 end
 
--- build(v, at, suffix) for n numbers, each in a block: whole vectors, then as narrow ones as the ISA has for what is
--- left; suffix: of names.
+-- Records build(v, at, suffix) for n numbers, each in a C block of its own: whole vectors first, then the narrowest
+-- vector of the ISA that holds the rest. suffix: for names.
 function Code:covered(n, build)
   local isa, t = self.plan.isa, self.t
   local whole = n // isa.lanes
@@ -122,7 +123,7 @@ function Code:covered(n, build)
   end
 end
 
--- The divisor of n next to `want`, if one is near, else `want`: it leaves no K steps over.
+-- The divisor of n that is close to `want`, so that no K steps are left over; or `want` if there is none.
 local function divisor_near(n, want)
   for _, by in ipairs { 0, 1, 2, -1, 3, 4 } do
     if want + by > 0 and n % (want + by) == 0 then return want + by end
@@ -130,8 +131,8 @@ local function divisor_near(n, want)
   return want
 end
 
--- K steps per loop iteration of a tile: all of them at the levels k and full. loop: what it is else, if there is no
--- choice. What rarely runs has one, which is the shortest text.
+-- K steps per loop iteration of a tile: all of them at the levels k and full. loop: the number otherwise, if the caller
+-- leaves no choice. Code that rarely runs has one step, because that is the shortest text.
 function Code:unroll(steps, loop)
   if self.cold then return 1 end
   if self.plan.cfg.unroll == "k" or self.full then return steps end
@@ -140,10 +141,12 @@ function Code:unroll(steps, loop)
   return self.t.rolled and divisor_near(steps, tiles.LOOP_STEPS) or tiles.LOOP_STEPS
 end
 
-local SHORT = 32 -- K steps of few sums that are written out: a round of so few FMAs ends sooner than its loop is closed
+-- Up to so many K steps of few sums are written out, because a round of so few FMAs costs less than the loop around it.
+local SHORT = 32
 
--- The same for a tile of a product whose sums may be in chains; returns the number of chains as well. With chains
--- there is one step for each, for clang spills at more, or those that one vector by lane is for. edge: masks follow.
+-- The same for a tile of a product whose sums may be split into chains; also returns the number of chains. With chains,
+-- an iteration has one step for each chain, because clang spills with more, or the steps that one vector read by lane
+-- serves. edge: masks follow.
 function Code:summing(scheme, rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
   local way = ways.of(scheme)
@@ -161,7 +164,7 @@ function Code:summing(scheme, rows, vectors, steps, edge)
   return math.max(chains, self:unroll(steps, loop)), chains
 end
 
--- The chunks of a long sum: run(mode, k0, steps, is_last), mode "only", or "first" and then "next".
+-- The chunks of a long sum: run(mode, k0, steps, is_last), where mode is "only", or "first" and then "next".
 function Code:chunks(chunks, run)
   if chunks.count == 1 then return run("only", 0, chunks.last, true) end
   if chunks.group then

@@ -1,4 +1,4 @@
--- The context of a head for one group of queries, O^T[dv][width] = V^T P, block by block of keys.
+-- The context of a head for one group of queries, O^T[dv][width] = V^T P, one block of keys at a time.
 
 local cut = require "schedule.cut"
 local epilogue = require "emit.epilogue"
@@ -12,16 +12,16 @@ local ways = require "way.init"
 
 local M = {}
 
--- The largest divisor of n that suits a block of K steps.
+-- The largest divisor of n, at most 8, as the K steps of a block.
 local function divisor(n)
   for d = 8, 1, -1 do
     if n % d == 0 then return d end
   end
 end
 
-local zeros = { { "zero_if" }, { "zero_low_if", "zero_high_if" } } -- of the keys of a word
+local zeros = { { "zero_if" }, { "zero_low_if", "zero_high_if" } } -- the ops for the keys of a word
 
--- Keeps values of hidden keys out, which may be NaN. tile: as softmax.hidden has it, and by, the keys of a word.
+-- Replaces values of hidden keys by zero, since they may be NaN. tile: as softmax.hidden takes it; by: keys in a word.
 local function filter(t, tile)
   return function(c, w, k, value, name)
     local ends = softmax.ends(t, tile.scores, tile.group, tile.stats, c, name)
@@ -35,7 +35,7 @@ local function filter(t, tile)
   end
 end
 
--- The tensor of V that is operand A: a row for each of its columns, where tile registers take rows of it.
+-- The tensor that is operand A: V, or its transpose with a row for each column where tile registers need it.
 function M.operand(plan) return plan.attend.value_rows or plan.attend.values end
 
 -- Numbers from one row of operand A to the next, and from one K step to the next.
@@ -44,13 +44,17 @@ function M.strides(plan)
   return plan.attend.value_rows and a or { row = 1, k_stride = a.row }
 end
 
--- One block of keys; with ptrs.context the result is there, in pairs. block: v_at and p_at, where its values and
--- weights start; steps, a literal number of keys, or tiles, a run-time number of their tiles; key, its first; add, to
--- what is there; final, the last one; filtered, without values of hidden keys.
+-- One block of keys. With ptrs.context, the last block writes the result there, in pairs. Fields of `block`:
+--   v_at, p_at   where its values and its weights start
+--   steps        the number of keys, a literal; or tiles, the number of their tiles at run time
+--   key          its first key
+--   add          the block is added to what is there
+--   final        it is the last block
+--   filtered     values of hidden keys are kept out
 function M.block(K, group, ptrs, block)
   local t, plan, operand = K.t, K.plan, M.strides(K.plan)
   local tile_steps = ways.of(plan.attend.scheme).tile_words(plan.attend.scheme)
-  -- With the filter time is no matter: the smallest tiles.
+  -- The filter runs only on the safe path, where speed does not matter, so it gets the smallest tiles.
   local least = ptrs.context and 2 or 1
   local runs = block.filtered and cut.rows_in(plan.attend.breadth, least, least > 1) or group.context
   for _, run in ipairs(runs) do
@@ -106,7 +110,7 @@ function M.block(K, group, ptrs, block)
   end
 end
 
--- Zeros in so many rows with lanes over queries: blocks are added to them, or tiles read them.
+-- Writes zeros to rows with queries in the lanes, so that blocks can be added to them, or so that tiles can read them.
 function M.clear(K, group, o, rows)
   local t = K.t
   K:each("row", rows, function(r)

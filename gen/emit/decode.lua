@@ -1,8 +1,8 @@
--- The heads that share keys and values, for one query of a decode step (schedule/decode.lua): scores, softmax and
+-- One query of a decode step (schedule/decode.lua) and the heads that share keys and values: scores, softmax and
 -- context.
 --
--- All keys that the query sees, `first` to stop - 1, have a weight in memory. Their maximum is known before the first
--- weight is made. So no weight overflows, and sums read no other key or value.
+-- The weights of all keys that the query sees, from `first` to stop - 1, are stored. So the maximum is known before the
+-- first weight is computed, no weight overflows, and no other key or value enters a sum.
 
 local context = require "emit.decode_context"
 local exp = require "tape.exp"
@@ -20,8 +20,8 @@ local words = require "emit.decode_words"
 
 local M = {}
 
--- The keys that a query reads, which sees those from first to stop - 1: tiles of keys, the last of which may begin
--- before `first`; nil for all.
+-- The keys that are read for a query which sees those from `first` to stop - 1, in whole tiles. The last tile may begin
+-- before `first`. nil: all keys.
 function M.range(plan, first, stop)
   if not plan.scores.bounded then return nil end
   local rows, all = plan.attend.step.keys, plan.cfg.seq_kv
@@ -29,7 +29,7 @@ function M.range(plan, first, stop)
            stop = expr.min(first + expr.ceil_div(stop - first, rows) * rows, all) }
 end
 
--- In pairs, so that no chain is long.
+-- Reduces a list pairwise, so that no dependency chain is long.
 local function joined(t, op, list, name)
   local w, distance = t.isa.full, 1
   while distance < #list do
@@ -41,7 +41,7 @@ local function joined(t, op, list, name)
   return list[1]
 end
 
--- What the rows of gen/score read for head number h of those that share keys.
+-- What the rows of gen/score read for the h-th of the heads that share keys.
 local function of_head(K, p, h)
   local biases = p.mask and p.mask:at(mask.by_head(K.plan) and h * mask.row_count(K.plan) or 0)
   return score.of_head(K.plan.scores, p, function(name) return p[name]:at(h) end, biases)
@@ -49,7 +49,7 @@ end
 
 -- ---- scores ----
 
--- A vector of scores behind what the rows of gen/score do to it; c: its number in the tile.
+-- A vector of scores after the rows of gen/score; c: its number in the tile.
 local function behind_rows(t, scores, sum, c, at)
   local w, value = t.isa.full, sum
   local place = setmetatable({
@@ -76,8 +76,8 @@ local function behind_rows(t, scores, sum, c, at)
   return value
 end
 
--- Fetches so many rows of a later tile: in order with each vector of columns, if it says so, else at once. Returns what
--- fetches beside a vector.
+-- Prefetches so many rows of a later tile. If the plan says `beside`, it returns a function that fetches a share with
+-- each vector of columns, in the order of memory; else it fetches all at once.
 local function rows_ahead(K, next, row, keys, part)
   local tensor, columns = K.plan.attend.keys, K.plan.attend.depth
   local function lines(n, from) fetch(K.t, K.plan.cache.stored.bytes, n, next:at(from), "prefetch") end
@@ -87,8 +87,9 @@ local function rows_ahead(K, next, row, keys, part)
   for r = 0, keys - 1 do lines(columns, row(r) * tensor.row) end
 end
 
--- The products of a tile, of q[dk] of each head and some keys; store(c, sums) gets vectors of the sums: of a head after
--- the other, each with as many keys as there is place for. row(i): the i-th of these keys, of part number `part`.
+-- The products of q[dk] of each head with some keys of a tile. store(c, sums) gets vectors of scores, in which each
+-- head has the same number of lanes, one head after the other. row(i): the row of the i-th of these keys, which are
+-- part number `part` of the tile.
 local function products(K, at, row, store, part)
   local t, plan, heads = K.t, K.plan, K.plan.attend.step.heads
   local w, keys = t.isa.full, plan.attend.step.keys // heads
@@ -122,9 +123,9 @@ local function products(K, at, row, store, part)
   end
 end
 
--- The scores of a tile of keys for the heads that are multiplied together. All these heads multiply one part of the
--- keys after the other, so that a row of the cache is read once. A vector of such sums waits in the place of scores
--- until whole vectors of keys are there.
+-- The scores of a tile of keys for the heads that are multiplied together. The keys are taken in parts, each of which
+-- is multiplied by all these heads at once, so that a row of the cache is read once. Vectors of one part wait where the
+-- scores go, until those of all parts can be transposed into vectors with the keys of one head.
 local function score_tile(K, p, at)
   local t, plan = K.t, K.plan
   local w, step, heads = t.isa.full, plan.attend.step, plan.attend.step.heads
@@ -157,7 +158,7 @@ local function score_tile(K, p, at)
   end
 end
 
--- The same by products of integers.
+-- The same by integer products.
 local function integer_scores(K, step, p, at, ptrs)
   local t, scores = K.t, K.plan.scores
   words.panel(K, step, { k = at.k, panel = p.panel })
@@ -176,8 +177,8 @@ local function integer_scores(K, step, p, at, ptrs)
   end)
 end
 
--- Scores of all heads. The last tile ends with the last key that is seen, or has others behind it, but none behind
--- those of the cache: it starts earlier where there are not enough.
+-- Scores of all heads, in whole tiles from the first key that is seen. The last tile may go beyond the last key that is
+-- seen, but never beyond the cache: it begins earlier where fewer keys are left.
 local function scores_of(K, step, ptrs)
   local t, plan = K.t, K.plan
   local own = step.words and ptrs.words
@@ -216,7 +217,7 @@ end
 
 -- ---- softmax ----
 
--- build(i) for each vector of so many, in blocks; `from` is where it starts.
+-- Records build(list) for each block of vectors of `count` numbers; `from` is where the numbers begin.
 local function blocks_of(K, from, count, build)
   local size = step_of.VECTORS * K.plan.isa.lanes
   K:each("block", expr.ceil_div(count, size), function(b)
@@ -228,8 +229,8 @@ local function blocks_of(K, from, count, build)
   end)
 end
 
--- The largest score of a head, which is -inf, becomes zero where a mask hides all keys; known: how many keys it does
--- not hide.
+-- If the largest score of a head is -inf, a mask may hide all keys; then the maximum becomes zero. known: how many keys
+-- it does not hide.
 local function without_keys(K, ptrs)
   local params = { { "mask", "in", ptrs.mask }, { "most", "out", ptrs.sums }, { "known", "out", ptrs.test },
                    { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
@@ -248,7 +249,7 @@ local function without_keys(K, ptrs)
   end, "cold")
 end
 
--- The weights of one head, and their sum: of vectors, then of lanes.
+-- The weights of one head and their sum, which is taken over vectors first and then over lanes.
 local function weights_of(K, step, ptrs)
   local t, scores, w = K.t, K.plan.scores, K.plan.isa.full
   local params = { { "p", "out", ptrs.p }, { "sums", "out", ptrs.sums }, { "first", "int", ptrs.first },
@@ -304,7 +305,7 @@ end
 
 -- ---- attention weights ----
 
--- The weights of one head as they are returned.
+-- The attention weights of one head, for args.probs.
 local function probs_of(K, ptrs)
   local t, w = K.t, K.plan.isa.full
   local params = { { "p", "in", ptrs.p }, { "sums", "in", ptrs.sums }, { "probs", "out", ptrs.probs },
@@ -325,7 +326,7 @@ local function probs_of(K, ptrs)
   end)
 end
 
--- The context and the weights of a row that sees no key.
+-- Zeros for the context and the attention weights of a query that sees no key.
 local function clear(K, out, weights)
   local t, w, cfg = K.t, K.plan.isa.full, K.plan.cfg
   local params = { { "out", "out", out.p } }
@@ -347,9 +348,13 @@ end
 
 -- ---- all of it ----
 
--- ptrs: q, q_head (numbers from head to head), k, v, those of the heads; p, sums and o, of the workspace; out { p,
--- head }, where the context goes; reads, what the rows of gen/score read, with the query and its place; probs, where
--- the weights of the query go, if they do; behind a mask test, a vector, and seen, a block of values.
+-- ptrs:
+--   q, q_head, k, v   of these heads; q_head: numbers from head to head
+--   p, sums, o        weights, their sums and the context, in the workspace
+--   out               { p, head }: where the context goes
+--   reads             what the rows of gen/score read, with the query and its position
+--   probs             where the attention weights of the query go, if they are wanted
+--   test, seen        with a mask: a vector, and a block of values
 function M.heads(K, ptrs)
   local t, step, scores = K.t, K.plan.attend.step, K.plan.scores
   local first, last = score.interval(scores, ptrs.reads)

@@ -1,8 +1,8 @@
--- The context of a decode step: the weights of a query times the values of a cache, for the heads that share these.
+-- The context of a decode step: the weights of a query times V of a cache, for the heads that share V.
 --
 --   of_heads(K, step, ptrs)         the context of all heads
---   without_hidden(K, step, ptrs)   computes it anew, without hidden values, where it is not finite
---   each_vector, put, inverse_of    its vectors, their place, and 1 over a sum of weights
+--   without_hidden(K, step, ptrs)   computes it again without hidden values, if a result is not finite
+--   each_vector, put, inverse_of    the vectors of the context, how one is stored, and 1 over a sum of weights
 --   lowest, hidden                  whether a mask hides a key
 
 local epilogue = require "emit.epilogue"
@@ -20,10 +20,11 @@ local M = {}
 
 function M.lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
 
--- Whether a mask hides the key that a bias is of.
+-- Whether a mask hides the key with this bias.
 function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), M.lowest(t, w)) end
 
--- A tile fetches a part of later values beside its own: of those that lie side by side so many a step, in order.
+-- While a tile multiplies its own values, it prefetches later ones: so many numbers a step in the order of memory where
+-- rows lie side by side, else its own columns of a later row.
 local function fetch_rows(K, inner, tile, next)
   if tile.ahead then return words.fetch_ahead(K.t, inner, next, tile.ahead) end
   local b, bytes = inner.b, K.plan.cache.stored.bytes
@@ -31,8 +32,8 @@ local function fetch_rows(K, inner, tile, next)
   function b.fetch(k) fetch(K.t, bytes, tile.panels.used, next:at(k * tile.row), "prefetch") end
 end
 
--- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of,
--- where it is no operand as it lies; next: rows that are fetched meanwhile.
+-- Some rows of O += P V over `keys`, a literal or a run-time number. of: the tensor of V, if V has to be widened; next:
+-- rows to prefetch.
 local function context_tile(K, step, tile)
   local t, panels, run = K.t, tile.panels, tile.run
   local literal = expr.is_const(tile.keys)
@@ -63,7 +64,8 @@ local function context_tile(K, step, tile)
   end)
 end
 
--- Rows of values, with zeros in those that a mask hides, which may be NaN; mask: from the first of these keys on.
+-- Copies rows of V, with zeros in place of those that a mask hides, which may be NaN. mask: its biases from the first
+-- of these keys on.
 local function seen_values(K, ptrs)
   local params = { { "v", "in", ptrs.v }, { "mask", "in", ptrs.mask }, { "seen", "out", ptrs.seen },
                    { "keys", "int", ptrs.keys } }
@@ -86,7 +88,7 @@ local function seen_values(K, ptrs)
   end, "cold")
 end
 
--- The weights of a block of keys from `from` on, of all heads, become those times the scales of values.
+-- Multiplies the weights of a block of keys, from key `from` on, by the scales of V, in place, for all heads.
 local function scale_weights(K, step, ptrs, from)
   local t, w = K.t, K.plan.isa.full
   K:each("head", K.plan.attend.share, function(h)
@@ -101,13 +103,14 @@ local function scale_weights(K, step, ptrs, from)
   end)
 end
 
--- Whether weights are multiplied by the scales of values, and not the values: nothing else reads these weights.
+-- Whether the scales multiply the weights instead of V. Nothing else may read these weights then.
 local function scales_weights(K, ptrs)
   return ptrs.v_scales and not (ptrs.probs or widening.rounds(K, K.plan.attend.values))
     and #K.plan.scores.hides == 0
 end
 
--- The weights of keys from `from` on times their values, for all heads; next: the key from which on values are fetched.
+-- The weights of a block of keys times V, for all heads. from: the first key; next: the key from which on V is
+-- prefetched.
 local function context_block(K, step, ptrs, from, keys, next)
   local values = K.plan.attend.values
   local tile = { v = ptrs.v:at(from * values.row), row = values.row, scales = ptrs.scales and ptrs.scales:at(from),
@@ -136,7 +139,8 @@ local function context_block(K, step, ptrs, from, keys, next)
   end
 end
 
--- build(row, at, used, w) for the vectors of the context of all heads, or of head `only`; at: their first column.
+-- Records build(row, at, used, w) for the vectors of the context of all heads, or of head `only`; at: their first
+-- column.
 function M.each_vector(K, build, only)
   local w = K.plan.isa.full
   local function columns(h)
@@ -148,20 +152,20 @@ function M.each_vector(K, build, only)
   K:each("head", K.plan.attend.share, columns)
 end
 
--- A vector of the context goes to its place in p, which is of words where the output multiplies pairs.
+-- Stores a vector of the context in p, as words where the output multiplies pairs.
 function M.put(K, p, at, value, used)
   local context, t = K.plan.attend.context, K.t
   if not context.pairs then return t:write(value.w, p:at(at), value, used) end
   t:op(context.scheme.store_pairs, value.w, nil, p:at(expr.share(at, context.scheme.group)), value)
 end
 
--- 1 over the sum of weights at `sums`, or zero where a mask hides all keys.
+-- 1 over the sum of weights at `sums`, or zero if a mask hides all keys.
 function M.inverse_of(K, w, sums)
   return softmax.inverse(K.t, w, "sum", K.t:op("load", w, "sum", sums), #K.plan.scores.hides > 0 and K.plan)
 end
 
--- block(from, next) for each whole block of keys, from key `from` on, while values from key `next` on are fetched; then
--- rest(from) for the keys that are left, if there are such.
+-- Records block(from, next) for each whole block of keys, from key `from` on, with values from key `next` on being
+-- prefetched; then rest(from) for the remaining keys, if there are any.
 local function each_block(K, step, p, block, rest)
   local t = K.t
   local blocks = K.plan.cfg.seq_kv >= step.block and t:int("blocks", expr.div(p.stop - p.first, step.block)) or 0
@@ -173,8 +177,8 @@ local function each_block(K, step, p, block, rest)
   t:when(from, p.stop, function() rest(from) end)
 end
 
--- The weights times the values of all keys, by products of integers. The last block begins earlier where there are not
--- enough keys behind it.
+-- The weights times V for all keys, by integer products. A block is never shorter, so the last one begins earlier if
+-- fewer keys are left in the cache.
 local function by_integers(K, step, p)
   local t, last = K.t, K.plan.cfg.seq_kv - step.block
   each_block(K, step, p, function(from, next) words.context(K, step, p, t:int("at", from), next) end, function(from)
@@ -183,7 +187,7 @@ local function by_integers(K, step, p)
   words.in_order(K, step, p.o)
 end
 
--- The same by floats; scaled: weights become those times the scales of values.
+-- The same in floats; scaled: the weights are multiplied by the scales of V.
 local function by_floats(K, step, p, scaled)
   local own = scaled and setmetatable({ scales = false }, { __index = p }) or p
   each_block(K, step, p, function(from, next)
@@ -192,8 +196,8 @@ local function by_floats(K, step, p, scaled)
   end, function(from) context_block(K, step, p, from, K.t:int("keys", p.stop - from)) end)
 end
 
--- The context of all heads. ptrs.test: a vector that is not zero where a result is not finite. ptrs.mask: of head
--- number ptrs.only, or of all heads, whose hidden values are left out.
+-- The context of all heads. With ptrs.test, that vector becomes nonzero (NaN) where a result is not finite. With
+-- ptrs.mask, values that the mask hides are left out; ptrs.only: the number of the only head to compute.
 function M.of_heads(K, step, ptrs)
   local t = K.t
   local integers = step.words
@@ -232,7 +236,7 @@ function M.of_heads(K, step, ptrs)
   end, kind)
 end
 
--- The context again where it is not finite, without values that a mask hides.
+-- Computes the context again if it is not finite, without values that a mask hides.
 function M.without_hidden(K, step, ptrs)
   local t, w = K.t, K.plan.isa.full
   local finite = t:op("lt", w, "finite", t:op("load", w, "tested", ptrs.test), t:op("set", w, "one", 1.0))

@@ -1,13 +1,13 @@
--- Products of integers in decode steps, for heads that share rows of a cache in int8. Queries and weights of scores are
--- integers of 16 bits times a scale: of a query and head, or of a block of keys and a head. Sums are exact.
+-- Integer products in decode steps, for heads that share the rows of an int8 cache. Queries and attention weights
+-- become 16-bit integers with a scale, one for each query and head, or for each block of keys and head. Sums are exact.
 --
---   queries(K, step, ptrs)                 integers of the queries of all heads, and their scales
---   panel(K, step, at)                     rows of a tile of keys as columns of words
---   scores(K, step, at, params, behind)    scores of a tile; behind(p, r, c, sum): what becomes of a vector of head r
---   context(K, step, ptrs, from, rest)     adds a block of keys; rest: those of the block that count, if not all
---   in_order(K, step, o)                   columns of the context in their order
+--   queries(K, step, ptrs)                 quantizes the queries of all heads
+--   panel(K, step, at)                     transposes a tile of keys into a panel of words
+--   scores(K, step, at, params, behind)    scores of a tile; behind(p, r, c, sum) finishes vector c of head r
+--   context(K, step, ptrs, from, rest)     adds a block of keys; rest: which keys of it count, if not all
+--   in_order(K, step, o)                   puts the columns of the context into their order
 --   weight_of_row(t, w, i, weight, scale)  a vector of weights times the scales of their rows
---   fetch_ahead(t, tile, next, each)       each step of a tile fetches so many numbers from `next` on
+--   fetch_ahead(t, tile, next, each)       each step of a tile prefetches so many numbers from `next` on
 
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
@@ -19,17 +19,17 @@ local types = require "machine.types"
 
 local M = {}
 
-local BYTES = 4 -- of a word; and vectors of columns that a vector of words has bytes of
+local BYTES = 4 -- bytes of a word; so a vector of words holds the bytes of so many vectors of columns
 
-local LEAST = 2.0 ^ -100 -- of the largest number that shares a scale
+local LEAST = 2.0 ^ -100 -- the least value taken as the largest number that shares a scale
 
-local LEAST_WEIGHT = 2.0 ^ -94 -- smaller weights are zeros: times a scale they may be subnormal
+local LEAST_WEIGHT = 2.0 ^ -94 -- smaller weights count as zero, because their products with a scale may be subnormal
 
--- The scale for numbers up to `most` in each lane, and what they are multiplied by; of NaN or infinity it is NaN.
+-- The scale for numbers up to `most` in each lane, and the factor that quantizes them. The scale of NaN or Inf is NaN.
 local function scales(t, w, most)
   local steps = t:op("set", w, "steps", step_of.STEPS)
   local size = t:op("max", w, "size", t:op("set", w, "least", LEAST), most)
-  local none = t:op("sub", w, "none", most, most) -- of finite ones
+  local none = t:op("sub", w, "none", most, most) -- 0 if `most` is finite, else NaN
   return t:op("add", w, "factor", t:op("div", w, "step", size, steps), none), t:op("div", w, "inverse", steps, size)
 end
 
@@ -63,10 +63,10 @@ function M.queries(K, step, ptrs)
   end)
 end
 
--- at: k and panel.
+-- Transposes the keys of one tile, at.k, into at.panel.
 function M.panel(K, step, at)
   local t, w, lanes, keys = K.t, K.plan.isa.full, K.plan.isa.lanes, K.plan.attend.keys
-  local columns, width = BYTES * lanes, step.keys -- bytes of a vector; words of a column
+  local columns, width = BYTES * lanes, step.keys -- columns of K whose bytes fill a vector; words in a row of the panel
   local parts = K.plan.attend.depth // columns
   local params = { { "k", "in", at.k }, { "panel", "out", at.panel } }
   K:part("step_panel", ("%d rows of keys as columns of words."):format(width), params, function(p)
@@ -89,7 +89,7 @@ function M.panel(K, step, at)
   end)
 end
 
--- In the order of memory.
+-- Prefetches in the order of memory.
 function M.fetch_ahead(t, tile, next, each)
   local b, bytes = tile.b, next.type.bytes
   b.moving = b.moving or {}
@@ -97,8 +97,8 @@ function M.fetch_ahead(t, tile, next, each)
   function b.fetch_block(steps) fetch(t, bytes, steps * each, next, "prefetch") end
 end
 
--- Sums of a tile of heads by four vectors, over so many steps; b: { p, k_stride } and more; next: rows that each step
--- fetches `ahead` bytes of.
+-- The sums of a tile of heads by four vectors, over so many steps. operands: a, b = { p, k_stride, .. } and `next`,
+-- rows of which each step prefetches `ahead` bytes.
 local function sums_of(K, step, run, steps, operands)
   local vecs = {}
   for c = 1, BYTES do vecs[c] = { w = K.plan.isa.full, used = K.plan.isa.lanes } end
@@ -110,7 +110,7 @@ local function sums_of(K, step, run, steps, operands)
   return gemm.tile(K.t, tile)
 end
 
--- build(run, head, number) for the tiles of the heads that share keys and values; head: the first one.
+-- Records build(run, head, number) for each tile of the heads that share keys and values; head: its first one.
 local function each_tile(K, step, build)
   local first = 0
   for _, run in ipairs(step.words.runs[1]) do
@@ -119,11 +119,11 @@ local function each_tile(K, step, build)
   end
 end
 
--- at: words, k_scales of the tile, to (the first of its scores), next (rows that are fetched meanwhile). params(head):
--- what `behind` reads.
+-- at: words, k_scales (those of the tile), to (where its first score goes), next (rows to prefetch). params(list, head)
+-- adds what `behind` reads to a list of parameters.
 function M.scores(K, step, at, params, behind)
   local t, w, lanes, depth = K.t, K.plan.isa.full, K.plan.isa.lanes, K.plan.attend.depth
-  local each = 2 * step.keys // tiles.count(step.words) -- numbers of later keys for each step of a tile
+  local each = 2 * step.keys // tiles.count(step.words) -- numbers of later keys that each step of a tile prefetches
   each_tile(K, step, function(run, head, number)
     local list = { { "q", "in", at.words.q:at(head * (depth // 2)) }, { "panel", "in", at.words.panel },
                    { "factors", "in", at.words.q_scales:at(head) }, { "scales", "in", at.k_scales },
@@ -152,14 +152,14 @@ end
 
 -- ---- context ----
 
--- Vector i of weights, zeros where they are small, times the scales of their rows.
+-- Vector i of weights, with small ones as zeros, times the scales of their rows.
 function M.weight_of_row(t, w, i, weight, scale)
   local small = t:op("lt", w, "small" .. i, weight, t:op("set", w, "least" .. i, LEAST_WEIGHT))
   return t:op("mul", w, "scaled" .. i, t:op("zero_if", w, "kept" .. i, small, weight), scale)
 end
 
--- A vector of weights of head h times the scales of values: zeros for keys that do not count, and for those that a mask
--- hides, whose scales may be NaN.
+-- A vector of weights of head h times the scales of V. It is zero for keys that do not count, and for those that a mask
+-- hides, since their scales may be NaN.
 local function scaled_weight(K, step, p, h, i)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local weight = t:op("load", w, "weight" .. i, p.p:at(h * step.p_row + i * lanes))
@@ -177,7 +177,7 @@ local function scaled_weight(K, step, p, h, i)
   return t:op("zero_if", w, "later" .. i, before, t:op("zero_if", w, "counts" .. i, behind, value))
 end
 
--- The weights of a block of keys, from `at` on, times the scales of values, as integers; and their scales.
+-- Quantizes the weights of a block of keys, from `at` on, times the scales of V.
 local function weights(K, step, ptrs, at, rest)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local params = { { "p", "in", ptrs.p:at(at) }, { "scales", "in", ptrs.scales:at(at) },
@@ -207,7 +207,8 @@ local function weights(K, step, ptrs, at, rest)
   end)
 end
 
--- Operand B of the context: the words of four rows of values, which vector c of a panel has a quarter of.
+-- Operand B of the context: words of four rows of V each. Vector c of a panel takes a quarter of the bytes of these
+-- rows.
 local function values_of(K, p)
   local t, row, rows = K.t, K.plan.attend.values.row, {}
   local b = { p = p.v, k_stride = BYTES * row }
@@ -250,8 +251,8 @@ local function context_tile(K, step, run, at)
     end)
 end
 
--- ptrs: p, v, scales, o, p_words and p_scales, biases of a mask, if there are such; from: the first key, next: the one
--- from which on values are fetched.
+-- ptrs: p, v, scales, o, p_words, p_scales, and biases if there is a mask. from: the first key; next: the key from
+-- which on V is prefetched.
 function M.context(K, step, ptrs, from, next, rest)
   local values, breadth = K.plan.attend.values, K.plan.attend.breadth
   local columns = BYTES * K.plan.isa.lanes
@@ -268,7 +269,8 @@ function M.context(K, step, ptrs, from, next, rest)
   end)
 end
 
--- Within a panel columns lie as words of rows give them: a quarter of each vector is one of the four in turn.
+-- The operands' bytes leave the columns of a panel interleaved in blocks of four lanes. This puts them into their
+-- order.
 function M.in_order(K, step, o)
   local t, w, lanes, breadth = K.t, K.plan.isa.full, K.plan.isa.lanes, K.plan.attend.breadth
   local quarters = lanes // BYTES

@@ -1,9 +1,9 @@
--- How a tile of a product ends: the one place that makes the list of its epilogue (emit/epilogue.lua). In this order:
+-- How a tile of a product ends: the one place that makes the list of its epilogue (emit/epilogue.lua), in this order:
 --
---   floats of the sums   where these are integers, or weights have scales; plus the bias, or what earlier chunks left
---   activate             a function of each number, behind the last chunk
---   add                  plus rows of another tensor, behind the last chunk
---   store                scaled, rounded, in pairs, as the layout of C says (`stored` in graph/layout.lua)
+--   floats of the sums   converts integer sums and applies scales; adds the bias, or the sums of earlier chunks
+--   activate             a function of each number, after the last chunk
+--   add                  adds rows of another tensor, after the last chunk
+--   store                scales, rounds or packs into pairs, as the layout of C says (`stored` in graph/layout.lua)
 
 local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
@@ -14,11 +14,11 @@ local ways = require "way.init"
 
 local M = {}
 
--- The tensor that is added to a tile, and the function of its numbers, which are of the end of its last chunk.
+-- The tensor that is added to a tile, and its activation function. Both belong to the end of the last chunk.
 local function added(tile) return tile.last and tile.add or nil end
 local function activation(tile) return tile.last and tile.activate or nil end
 
--- What the name and the text of a function say of these.
+-- Their parts of a function's name and of its comment.
 function M.more(tile)
   local activate, add, name, text = activation(tile), added(tile), "", ""
   if activate then name, text = "_" .. activate.name, ", then " .. activate.name end
@@ -26,7 +26,7 @@ function M.more(tile)
   return name, text
 end
 
--- Adds the parameters of an end. `of` has those of its rows, as M.of_rows returns them.
+-- Adds the parameters of an epilogue. `of` has those of its rows, as M.of_rows returns them.
 function M.add_params(params, tile, of)
   if of.row_scales then params[#params + 1] = { "row_scales", "in", of.row_scales } end
   if tile.a.sums then params[#params + 1] = { "row_sums", "in", tile.a.sums } end
@@ -39,7 +39,7 @@ function M.add_params(params, tile, of)
   return params
 end
 
--- What the end of a tile has of its rows.
+-- The operands of an epilogue that depend on the rows of its tile.
 function M.of_rows(tile) return { row_scales = tile.a.scales, c = tile.c.p, add = tile.add and tile.add.p } end
 
 local function fetch_scales(t, tile, p)
@@ -48,11 +48,12 @@ local function fetch_scales(t, tile, p)
   fetch(t, tile.b.scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, hints[#hints].op)
 end
 
--- What sums start with, or have added when they are read; and a function of the target to the step that makes floats of
--- them, or none.
+-- Returns the initial values of the sums, or nil. Also returns a function of the target, which makes the step of the
+-- epilogue that turns sums into floats, or nil.
 local function of_floats(K, tile, p)
   local t, next_chunk = K.t, tile.mode == "next"
-  local bias_last = p.scales or ways.of(tile.b.scheme).finish -- the bias: sums are in no order of columns
+  -- The bias comes last: scales apply first, or the sums are in no order of columns.
+  local bias_last = p.scales or ways.of(tile.b.scheme).finish
   return p.bias and not bias_last and tile.start(t, p.bias) or nil, function(target)
     fetch_scales(t, tile, p)
     local more = next_chunk and target or p.bias and { p = p.bias, row = 0 }
@@ -61,8 +62,8 @@ local function of_floats(K, tile, p)
   end
 end
 
--- The same of words of bytes, whose sums are integers. b.scales are those of the columns, a.scales those of the rows.
--- What sums begin with may be behind the scales of columns, or of rows (a.sums).
+-- The same for integer sums. b.scales are those of the columns, a.scales those of the rows. Initial values of the sums,
+-- if there are any, lie after the scales of columns, or after those of rows (a.sums).
 local function of_words(K, tile, p, base)
   local t, scheme = K.t, tile.b.scheme
   local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.k_stride), scheme)
@@ -79,14 +80,15 @@ local function of_words(K, tile, p, base)
   end
 end
 
--- Where `rows` rows of a tile go, from row `base` on, for an epilogue.
+-- The target of an epilogue for `rows` rows of a tile from row `base` on.
 local function target_of(tile, p, base, rows)
   local ends, row = tile.c.ends, tile.c.row
   return layouts.with(ends, { p = p.c:at(expr.share(base, layouts.rows_of_word(ends)) * row), row = row, rows = rows })
 end
 
--- The end of `rows` rows of a tile from row `base` on, in the function that has its parameters as p: init, as of_floats
--- has it; steps(first, ...), those of the epilogue, which begins with the steps of a way of its own, if there are any.
+-- The end of `rows` rows of a tile from row `base` on, in the function whose parameters are p. init: as of_floats
+-- returns it. steps(first, ...): the steps of the epilogue; a product kernel may pass first steps of its own, which
+-- then replace the conversion to floats.
 function M.of(K, tile, p, base, rows)
   local init, floats = (tile.b.scheme.integers and of_words or of_floats)(K, tile, p, base)
   return { init = init, steps = function(...)

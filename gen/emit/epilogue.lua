@@ -1,33 +1,34 @@
--- How a tile ends: what becomes of its sums. An epilogue is a list of steps that every sum goes through in turn.
+-- How a tile ends: what happens to its sums. An epilogue is a list of steps that each vector of sums goes through in
+-- turn.
 --
--- A step is { start, apply, finish }. apply(value, at) returns the value for the next step; at = { r, c, v, name } is
--- the place of the sum: its row, the number of its vector, the vector, and a suffix for names. start(c, v) and
--- finish(c, v) are optional: they come before and after the sums of a column of vectors.
+-- A step is { start, apply, finish }. apply(value, at) returns the value for the next step. at = { r, c, v, name }
+-- tells which vector of sums it is: its row, its number in the row, the vector, and a suffix for names. start(c, v) and
+-- finish(c, v) are optional: they come before and after column c of the vectors.
 
 local M = {}
 
 -- Where vector c of row r goes.
 function M.place(target, lanes, at) return target.p:at(at.r * target.row + (at.c - 1) * lanes) end
 
--- The floats of a vector that are touched: only those that it uses, where the target asks for it.
+-- How many floats of a vector may be touched: only those that it uses, if the target is exact.
 local function touched(target, v) return target.exact and v.used or v.w.lanes end
 
--- target: p, row (numbers from row to row; vectors lie `lanes` apart), exact (there is something else between), pairs,
--- and product, which reads them.
+-- target: p; row, numbers from row to row (vectors lie `lanes` apart); exact, if something else lies between the rows;
+-- pairs; and scheme, that of the product which reads them.
 
--- What is there: the partial sum of earlier K steps.
+-- The value in memory: the partial sum of earlier K steps.
 local function old_value(t, target, at, name)
   return t:read("load", at.v.w, (name or "old_") .. at.name, M.place(target, t.isa.lanes, at), touched(target, at.v))
 end
 
--- Adds that, or other numbers; the names of the sum and of these may be given.
+-- Adds that, or another tensor. `sum` and `old` replace the names of the sum and of what is added.
 function M.add(t, target, sum, old)
   return { apply = function(value, at)
     return t:op("add", at.v.w, (sum or "sum_") .. at.name, old_value(t, target, at, old), value)
   end }
 end
 
--- Times the scales of columns, plus what is there, if something is.
+-- Multiplies by the scales of columns, and adds what is in memory at `target`, if given.
 function M.scaled(t, scales, target)
   local factors = {}
   return {
@@ -49,7 +50,7 @@ function M.store(t, target)
   end }
 end
 
--- The numbers of a row in pairs, so that a row and a vector take half as many words.
+-- Stores the numbers of a row in pairs, so that rows and vectors take half as many words.
 function M.store_columns(t, target)
   return { apply = function(value, at)
     local p = target.p:at(at.r * target.row + (at.c - 1) * (t.isa.lanes // 2))
@@ -58,9 +59,10 @@ function M.store_columns(t, target)
   end }
 end
 
--- A function of (at, value, last) for the rows of a tile in turn: at each second row and at the last one it returns
--- words of two rows, as a product reads them, their number and name. A last row without another one stands beside
--- zeros. make(at, name, { low =, high = }), if given, makes a word of two rows, or of the last one alone.
+-- Returns a function of (at, value, last) to call for the rows of a tile in turn. At every second row, and at the last
+-- one, it returns a vector of words as a product reads them (each has the numbers of two rows), its row number and its
+-- name. A last row without a partner is paired with zeros. make(at, name, { low =, high = }), if given, makes a word of
+-- two rows, or of the last one alone.
 function M.pairs_of_rows(t, scheme, make)
   local even = {}
   return function(at, value, last)
@@ -74,7 +76,7 @@ function M.pairs_of_rows(t, scheme, make)
   end
 end
 
--- Each two rows as one of pairs; target.rows is their number.
+-- Stores two rows as one row of pairs; target.rows is the number of rows.
 function M.store_rows(t, target)
   local pair_up = M.pairs_of_rows(t, target.scheme)
   return { apply = function(value, at)
@@ -87,8 +89,8 @@ end
 
 local stores = { columns = M.store_columns, rows = M.store_rows }
 
--- As target.pairs says, the numbers of a row or the rows in pairs, or neither; target.scale: times this; target.round:
--- rounded to that type.
+-- Stores as target.pairs says: the numbers of a row in pairs, two rows in pairs, or as they are. Before that it
+-- multiplies by target.scale and rounds to target.round, if given.
 function M.store_as(t, target)
   local store, scale, round = (stores[target.pairs] or M.store)(t, target), target.scale, target.round
   if not (scale or round) then return store end
@@ -99,8 +101,9 @@ function M.store_as(t, target)
   end }
 end
 
--- Sums of words become floats: times the scale of their row and of their column, plus a bias or what is at `target`,
--- if there is one. columns[c]: scale and bias. The scales meet first, for their product is near the result's size.
+-- Converts integer sums to floats: times the scales of their row and column, plus a bias or what is in memory at
+-- `target`, if given. columns[c]: scale and bias. The two scales are multiplied first, because their product is close
+-- to the magnitude of the result.
 function M.from_words(t, row_scales, columns, target)
   local of_row = {}
   return { apply = function(value, at)
@@ -115,7 +118,7 @@ function M.from_words(t, row_scales, columns, target)
   end }
 end
 
--- Times a factor of each lane, which read(c, v) records.
+-- Multiplies by a factor of each lane, which read(c, v) loads.
 function M.scale(t, name, read)
   local factors = {}
   return {
@@ -124,7 +127,7 @@ function M.scale(t, name, read)
   }
 end
 
--- Keeps in memory, at place(c), what stays 0 while all values are finite.
+-- Accumulates, in memory at place_of(c), a test that stays 0 as long as all values are finite.
 function M.finite(t, place_of)
   local tests, zeros = {}, {}
   return {
@@ -140,8 +143,8 @@ function M.finite(t, place_of)
   }
 end
 
--- Records the steps for the sums acc[r][c] of a tile: column by column where a step has something around these,
--- else row by row, which is the order of memory. interleaved: what is recorded among the rows of columns
+-- Records the steps for the sums acc[r][c] of a tile. It goes column by column if a step has a start or finish; else
+-- row by row, which is the order of memory. interleaved: other work to record between the rows of columns
 -- (way/tile.lua).
 function M.run(tile, acc, steps, interleaved)
   local function apply(r, c, v)

@@ -1,4 +1,4 @@
--- Prefetches n numbers of so many bytes at x, by one op for each cache line.
+-- Prefetches n numbers of `bytes` bytes each at x, by one op for each cache line.
 
 local LINE = require("schedule.fetch").LINE
 

@@ -1,8 +1,8 @@
 -- Register tiles of a matrix product, and the loops that cover a matrix with them.
 --
--- A tile computes acc[r][c] = init + sum over k of A[r][k] * B[k][c], where c counts vectors: B is loaded as vectors.
--- The way of the ISA (gen/way) says how an element of A multiplies them. All accumulators stay in registers; the loop
--- over K takes a literal number of steps each time.
+-- A tile computes acc[r][c] = init + sum over k of A[r][k] * B[k][c], where c counts vectors, because B is loaded as
+-- vectors. The product kernel of the ISA (gen/way) decides how an element of A multiplies them. All accumulators stay
+-- in registers, and the loop over K takes a literal number of steps each time.
 
 local choices = require "base.choices"
 local expr = require "base.expr"
@@ -11,22 +11,22 @@ local ways = require "way.init"
 
 local M = {}
 
--- A filter works on broadcasts.
+-- A filter needs broadcast elements of A.
 local function way_of(tile)
   local way = ways.of(tile.scheme)
   return tile.filter and not way.tile and ways.list.outer or way
 end
 
--- Sums of mmla are of two rows.
+-- With mmla, a vector of sums belongs to two rows.
 local function rows_of_sums(tile) return tiles.round_up(tile.rows, ways.interleave(tile.scheme)) end
 
--- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
+-- K steps that are written together: one for each chain, and all that read the same vector of A by lane.
 local function together(t, tile)
   return ways.interleave(tile.scheme)
     * math.max(tile.chains or 1, way_of(tile).together(t, tile), tiles.in_step(tile.scheme))
 end
 
--- Operand B in a K step as vectors, read(step) -> them: of numbers in memory.
+-- Operand B of a K step as vectors, from numbers in memory. Returns the function read(step).
 local function numbers(t, tile)
   local b, does = tile.b, tile.scheme.does
   local load = does.load
@@ -45,7 +45,8 @@ local function numbers(t, tile)
   end
 end
 
--- The same of quants, whose words are read once for all of their steps: so many steps of a tile begin with a whole one.
+-- The same for int8/int4 weights. A word of them serves several K steps and is loaded once, so the steps begin at a
+-- whole word.
 local function quants(t, tile)
   local b, in_step, quant, words = tile.b, tiles.in_step(tile.scheme), tile.scheme.quant, {}
   return function(step)
@@ -64,9 +65,9 @@ local function quants(t, tile)
   end
 end
 
--- Some K steps that follow each other: part = { from, count, base, tagged }, base being the number of the step at the
--- pointers. Step i of them, or the i-th that are taken at once, adds to sums[i % #sums + 1]. tagged: their values have
--- tags even if it is one step.
+-- K steps that follow each other: part = { from, count, base, tagged }. base: the number of the step at the pointers.
+-- The i-th step, or group of steps that an instruction takes at once, adds to sums[i % #sums + 1]. tagged: values have
+-- a suffix even if it is one step.
 local function steps(t, tile, sums, part)
   local n = part.count
   local way = way_of(tile).steps(t, tile, part)
@@ -82,7 +83,7 @@ local function steps(t, tile, sums, part)
   end
 end
 
--- A block of n K steps at the pointers of A and B; starting: the first ones start the sums.
+-- A block of n K steps at the pointers of A and B. starting: products of the first steps start the accumulators.
 local function block(t, tile, sums, n, base, starting)
   if tile.b.fetch_block and n > 0 then tile.b.fetch_block(n) end
   local group = t.rolled and together(t, tile) or n
@@ -99,7 +100,7 @@ local function block(t, tile, sums, n, base, starting)
   steps(t, tile, sums, { from = done, count = n - done, base = base })
 end
 
--- Adds the chains of each sum, those of a pair first: the result is in the first.
+-- Adds the chains of each sum pairwise. The result is in the first chain.
 local function joined(t, tile, sums)
   local distance = 1
   while distance < #sums do
@@ -125,7 +126,7 @@ local function advance(t, tile, n)
   end
 end
 
--- The K steps of a tile in a loop of blocks.
+-- All K steps of a tile, as a loop over blocks.
 local function in_loop(t, tile, sums)
   choices.add(t.why, "loops")
   if not (tile.b.fetch or tile.b.fetch_block) then choices.add(t.why, "prefetch") end
@@ -139,14 +140,15 @@ local function in_loop(t, tile, sums)
   end
 end
 
--- The name of what several functions share of a tile.
+-- The name of the section that equal tiles of several functions share.
 local function name_of_sums(tile)
   local lanes = 0
   for _, v in ipairs(tile.vecs) do lanes = lanes + v.w.lanes end
   return ("%s_%dx%d"):format(tile.name or "sums", tile.rows, lanes)
 end
 
--- The accumulators of a tile: sums[chain][r][c], called `word`; none yet if the first products start them.
+-- The accumulators of a tile, sums[chain][r][c], named `word`. With by_products there are none yet, because the first
+-- products start them.
 local function started(t, tile, word, by_products)
   local sums, chains, zero = {}, tile.chains or 1, M.from_zero(t, tile.scheme)
   for i = 1, chains do
@@ -163,8 +165,8 @@ local function started(t, tile, word, by_products)
   return sums
 end
 
--- A tile whose sums are long: those of each chunk of K steps begin at zero, and are added to the tile's. Chunks of
--- straight-line code follow each other, for pointers do not move in a function without loops.
+-- A tile with long sums: each chunk of K steps has its own sums, which start at zero and are then added to those of the
+-- tile. In a function without loops pointers do not move, so chunks of straight-line code take their steps by number.
 local function in_chunks(t, tile)
   local chunks = tile.chunks
   local function of_tile(fields) return setmetatable(fields, { __index = tile }) end
@@ -203,21 +205,21 @@ local function in_chunks(t, tile)
 end
 
 -- Records a register tile and returns acc[r][c], r from 0, c from 1. tile:
---   scheme        of the ISA
+--   scheme        how the ISA multiplies
 --   rows, vecs    vecs { {w=} .. }
 --   steps         K, a literal; or blocks, a run-time number of K blocks
---   chunks        of the steps, as schedule/cut.lua has them, whose sums are added; nil: all steps are one sum
+--   chunks        of the steps, as schedule/cut.lua has them, summed separately; nil: all steps are one sum
 --   unroll        K steps of a block
---   name          of what equal tiles share
---   chains        sums that the steps go to in turn, 1 if missing
---   a             { p, row, k_stride, streamed }; streamed: tile registers read it past the nearest cache
+--   name          of the section that equal tiles share
+--   chains        number of sums that the steps are added to in turn, 1 if missing
+--   a             { p, row, k_stride, streamed }; streamed: tile registers load it past L1
 --   b             { p, k_stride, value, words, fetch, fetch_block, moving }
---     value(v, name, at, k, c)       makes a vector of it, if it is not read as it lies
---     words(v, name, word, c)        makes a vector of its words, if they are not read as they lie
---     fetch(k), fetch_block(n)       come before a step, and before a block of n steps
---     moving                         { p, k_stride } of memory that these two read
---   init(r, c, w, name)              starts one accumulator, if not from zero
---   rest                             the same for the other chains
+--     value(v, name, at, k, c)       makes a vector of it, unless it is loaded as it lies
+--     words(v, name, word, c)        makes a vector of its words, unless they are loaded as they lie
+--     fetch(k), fetch_block(n)       record prefetches before a step, and before a block of n steps
+--     moving                         { p, k_stride } of other memory that these functions read
+--   init(r, c, w, name)              starts an accumulator, if not from zero
+--   rest                             the same for all chains but the first
 --   filter(c, w, k, factor, name)    if given, replaces the broadcast element of A in step k and column c
 function M.tile(t, tile)
   local whole_tile = way_of(tile).tile
@@ -236,7 +238,7 @@ function M.tile(t, tile)
   return joined(t, tile, sums)
 end
 
--- Ways to start an accumulator: with zeros of a product, if it is not one of floats,
+-- Initial values of accumulators. The scheme of a product gives the ops, unless it is one of floats.
 function M.from_zero(t, scheme)
   local op = scheme and scheme.does.zero or "zero"
   return function(_, _, w, name) return t:start(op, w, name) end

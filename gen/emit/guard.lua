@@ -1,11 +1,11 @@
--- A block of keys: its tiles of scores, then a check of their sums. A block whose maximum must rise is computed anew
+-- A block of keys: its tiles of scores, then a check of their sums. A block whose maximum must rise is computed again
 -- (stored.lua).
 --
---   tile, products, context           record tiles of scores and of the context; a profile counts them by phase
---   always_rises, rest_rises, is_ahead    how the blocks of a group of queries are made
---   idle                              lanes of queries that the run does not compute
---   each_tile                         tiles of a block
---   block                             tiles of a block, with the check
+--   tile, products, context           record tiles of scores and of the context; a profile counts the two separately
+--   always_rises, rest_rises, is_ahead    which kind of blocks a group of queries gets
+--   idle                              lanes of queries that the run does not ask for
+--   each_tile                         the tiles of a block
+--   block                             the tiles of a block, with the check
 
 local context = require "emit.context"
 local score_tiles = require "emit.score_tiles"
@@ -16,8 +16,10 @@ local stored = require "emit.stored"
 
 local M = {}
 
-local MINOR, MANY = 10, 5 -- a share of the queries, and tiles of keys: see `rises` in base/measured_choices.lua
--- Whether the maxima of a group may rise in each tile: of few queries, whose tiles are not those of other groups.
+-- Group at most 1/MINOR of the queries; at least MANY tiles of keys: see `rises` in base/measured_choices.lua.
+local MINOR, MANY = 10, 5
+-- Whether all blocks of a group may take the path in which the maximum can rise (stored.lua). `always_rises` does it
+-- for groups of few queries, because they would need tiles of their own otherwise.
 local function can_always_rise(K, group)
   return group.keys.rises and K.plan.cfg.unroll ~= "full" and not score_tiles.buffered(K)
 end
@@ -27,20 +29,20 @@ function M.always_rises(K, group)
     and group.count * group.used * MINOR <= K.plan.cfg.seq
 end
 
--- The same of the last tile of keys alone, which is lower than the others.
+-- Whether only the partial last tile of keys takes that path.
 function M.rest_rises(K, group)
   return can_always_rise(K, group) and not (K.plan.scores.masked or M.always_rises(K, group)) and group.keys.rest > 0
     and group.keys.tiles >= MANY
 end
 
--- The mask of the lanes of vector c that nobody asks for; name(word): of values.
+-- The mask of the lanes in vector c that nobody asks for; name(word): names values.
 function M.idle(K, group, ptrs, c, v, name)
   local t = K.t
   local last = t:op("index", v.w, name "asked", ptrs.asked - 1 - (c - 1) * group.lanes)
   return t:op("lt", v.w, name "idle", last, t:op("iota", v.w, name "lane"))
 end
 
--- The time of scores and of context is told apart in attention.
+-- A profile counts the time of scores and of the context separately.
 local function part_of_attend(name, record)
   return function(K, ...) return K:of(name, record, ...) end
 end
@@ -48,13 +50,13 @@ M.context = part_of_attend("context", context.block)
 M.products = part_of_attend("scores", score_tiles.products)
 M.tile = part_of_attend("scores", score_tiles.record)
 
--- Whether the products of each tile are interleaved with the softmax of the one before: where they are made by tile
--- registers, but not where maxima may rise.
+-- Whether the products of each tile are interleaved with the softmax of the tile before. This needs sums in a buffer,
+-- as with tile registers. Blocks in which m may rise do not do it.
 function M.is_ahead(K, group)
   return score_tiles.buffered(K) and group.keys.tiles > 1 and not K.full
 end
 
--- The tiles of a block of keys; part: as stored.block has it.
+-- The tiles of a block of keys; part: see stored.block.
 function M.each_tile(K, group, ptrs, part)
   local probs, p_tile = K.plan.whole_p, group.keys.words * group.width
   for _, run in ipairs(stored.runs(K, group, part, true, part.edge)) do
@@ -67,8 +69,8 @@ function M.each_tile(K, group, ptrs, part)
   end
 end
 
--- The tiles of a block, and again where m has to rise. From there on that is how all blocks of a task are made. Whether
--- it is so has no influence on other lanes.
+-- The tiles of a block, computed again by stored.lua if m has to rise. From then on all blocks of the task take that
+-- path. Lanes that need no rise get the same bits either way.
 local function guarded_block(K, group, ptrs, part)
   local t, plan = K.t, K.plan
   t:scope(function()
@@ -95,7 +97,7 @@ local function guarded_block(K, group, ptrs, part)
   end)
 end
 
--- The same as a function, which several blocks share.
+-- The same as a function that several blocks share.
 local function shared_block(K, group, ptrs, part)
   local plan, params = K.plan, stored.params(K, ptrs, part)
   params[#params + 1] = { "steady", "out", ptrs.steady }
@@ -108,7 +110,7 @@ local function shared_block(K, group, ptrs, part)
   end)
 end
 
--- part: as each_tile has it, and shared, whether there are several such blocks.
+-- part: as in each_tile; shared: whether there are several such blocks.
 function M.block(K, group, ptrs, part)
   local record = part.shared and not (K.full or ptrs.sums) and shared_block or guarded_block
   record(K, group, ptrs, part)

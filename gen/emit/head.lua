@@ -17,7 +17,8 @@ local weights = require "emit.weights"
 
 local M = {}
 
--- The mask of the lanes that see no key, where the interval has an end; w, name, load as each_stat gives them.
+-- The mask of the lanes that see no key, where the interval of keys has an end; w, name, load: as statistics.each
+-- passes them.
 function M.blind(K, w, name, load)
   local t = K.t
   if #K.plan.scores.hides > 0 then
@@ -29,15 +30,15 @@ function M.blind(K, w, name, load)
 end
 
 
--- Puts what tiles begin with, by a function of emit/begin.lua.
+-- Puts the initial values of score tiles, by the function of emit/begin.lua with this name.
 local function put_begin(K, group, ptrs, by)
   K.t:scope(function()
     statistics.each(K, group, ptrs.stats, function(...) begin[by](K.t, K.plan, ...) end)
   end)
 end
 
--- Finds m from the scores of all keys. head: span; safe, where the m of the first attempt is kept. put_m(w, name, load,
--- put, minus_m) puts it.
+-- Finds m from the scores of all keys. head: span, and safe. On the safe path, the m of the first attempt is kept in
+-- first_max. put_m(w, name, load, put, minus_m) stores the new m.
 function M.raise(K, group, ptrs, head, put_m)
   local t, scores, scheme, span = K.t, K.plan.scores, K.plan.attend.scheme, head.span
   t:scope(function()
@@ -45,13 +46,13 @@ function M.raise(K, group, ptrs, head, put_m)
       begin.unknown(t, K.plan, w, name, put)
       local top = t:op("set", w, "none_" .. name, -math.huge)
       if scores.keyless and (scores.bounds.first or #scores.hides > 0) then
-        -- In the first attempt it is not known which lanes see a key through a mask.
+        -- The first attempt does not know yet which lanes see a key through a mask.
         local blind = (head.safe or #scores.hides == 0) and M.blind(K, w, name, load)
         local lowest = t:op("set", w, "lowest_" .. name, softmax.unseen(scheme))
         top = blind and t:op("sel", w, "start_" .. name, blind, lowest, top) or lowest
       end
       put("top", softmax.with_extras(t, w, name, { scores = scores, reads = ptrs.reads }, top))
-      -- Where m may rise it has been put there before.
+      -- If m may rise, first_max has been put already.
       if head.safe and not group.keys.rises then put("first_max", load("negmax", "first_max")) end
     end)
   end)
@@ -65,7 +66,7 @@ function M.raise(K, group, ptrs, head, put_m)
   end)
 end
 
--- Scores of the keys of a span as the config shows them, where weights go afterwards.
+-- The scores that the config returns (key `scores`), for the keys of a span. They are stored where weights go later.
 function M.show(K, group, ptrs, span)
   local plan, rows, rest = K.plan, group.keys.rows, group.keys.rest
   local finish = plan.scores.masked and span.finish or plan.cfg.seq_kv // rows
@@ -77,7 +78,7 @@ function M.show(K, group, ptrs, span)
   if not plan.scores.masked and rest > 0 then tile(finish, rest) end
 end
 
--- Adds the weights of scores that no key has to a sum.
+-- Adds the weights of scores that belong to no key, such as a sink, to a sum.
 local function add_extras(K, ptrs, sum, stat)
   local t, scores, w = K.t, K.plan.scores, stat.w
   for i, row in ipairs(scores.extras) do
@@ -104,8 +105,8 @@ local function invert_sums(K, group, ptrs)
   end)
 end
 
--- The tile of keys behind one, or nil behind the last, that before `stop`. Behind a mask there is one more, which a run
--- may not ask for.
+-- The tile of keys after tile `at`, or nil if that is the last one before `stop`. With a mask there always is such a
+-- tile, although the run may not need it.
 local function tile_behind(K, group, at, stop)
   local keys, masked, size = group.keys, K.plan.scores.masked, K.plan.isa.tile
   local behind = at + 1
@@ -115,14 +116,15 @@ local function tile_behind(K, group, at, stop)
   return { key = behind * keys.rows, rows = short and keys.rest or keys.rows }
 end
 
--- Whether the last tile of a run has a function of its own, for what is behind it is no tile like others.
+-- Whether the last tile of a run needs a function of its own, because the tile after it is missing or partial.
 local function has_own_end(K, group, run, stop)
   if K.plan.scores.masked or not expr.is_const(run.to) or run.to - run.from < 1 then return false end
   local behind = tile_behind(K, group, run.to - 1, stop)
   return not behind or behind.rows < group.keys.rows
 end
 
--- Records `build` for a first tile whose weights are infinite, since the product of m and a scale loses digits.
+-- Records `build` for a first tile with a large m: its weights are infinite, because the product of m and the scale
+-- loses digits.
 local function unless_small(K, group, ptrs, build)
   local t, small = K.t, {}
   t:scope(function()
@@ -133,8 +135,8 @@ local function unless_small(K, group, ptrs, build)
   end)
 end
 
--- The first tile: m comes from it. It is one that all lanes see, if there is any; if not, and its keys are not the
--- first ones of all lanes, m comes from all tiles.
+-- The first tile, which determines m. It is a tile that all lanes see, if there is one. If there is none, and the first
+-- key differs between lanes, m comes from all tiles.
 local function lead_tile(K, group, ptrs, head)
   local span = head.span
   local function first_tile(edge)
@@ -166,15 +168,16 @@ local function lead_tile(K, group, ptrs, head)
   end
 end
 
--- A block of keys from tile `from` to stop - 1: the weights of those from `start` on, and its part of the context.
--- open, edge: whether there may be some that all lanes see, or not all. first, last: whether the context
--- starts, and ends, with it. of: the part of the span, see parts_of.
+-- A block of keys, tiles `from` to stop - 1: the weights of those from `start` on, and the block's part of the context.
+--   open, edge    whether it may have tiles that all lanes see, and tiles that only some see
+--   first, last   whether it starts the context, and whether it finishes it
+--   of            its part of the span, see parts_of
 local function block(K, group, ptrs, head, part)
   local t, plan, span = K.t, K.plan, head.span
   local masked, probs, rows = plan.scores.masked, plan.whole_p, group.keys.rows
   local p_tile, from = group.keys.words * group.width, part.from
   local start, stop, bound = part.start, part.stop, part.start
-  local all = stop == group.keys.tiles -- behind the last tile are no keys
+  local all = stop == group.keys.tiles -- there are no keys after the last tile
   if part.open and not part.of.edge then
     bound = stop
   elseif part.open then
@@ -218,27 +221,28 @@ local function block(K, group, ptrs, head, part)
   })
 end
 
--- The parts of a span in the order in which their tiles are taken: from the lead tile on to the last one, then those
--- before it. open, edge: as `block` has them; lead: tiles that are made already.
+-- The parts of a span in the order in which their tiles are taken: from the lead tile to the last one, then the tiles
+-- before it. open, edge: as in `block`; lead: how many of the tiles are done already.
 local function parts_of(scores, span, safe)
   local parts = { { from = span.lead, to = span.finish, lead = 1, open = true, edge = true } }
-  local early = span.lead -- tiles before this have keys that some lanes do not see
+  local early = span.lead -- some lanes do not see all keys of the tiles before this
   if scores.rises then
     early = scores.bounds.first and expr.min(span.clear, span.lead) or span.begin
     parts[2] = { from = early, to = span.lead, lead = 0, open = true, edge = false }
   end
   if scores.bounds.first then parts[#parts + 1] = { from = span.begin, to = early, lead = 0, edge = true } end
   local last = parts[#parts]
-  -- The last is none where the span is one tile; the first stays where no key is seen, for it makes the context zero.
+  -- The last part is empty if the span is one tile. The first one stays even if no key is seen: it clears the context.
   if #parts > 1 and last.from == last.to then table.remove(parts) end
   for _, part in ipairs(scores.masked and safe and parts or {}) do part.open, part.edge = false, true end
   return parts
 end
 
--- Scores, softmax and context of one head. head: span; safe, where the maxima are in the statistics already, and
--- values of hidden keys are kept out of the products.
+-- Scores, softmax and context of one head. head: span, and safe. With safe, the maxima are in the statistics already,
+-- and values of hidden keys are kept out of the products.
 --
--- A known number of blocks ends in a sum that is divided at once; else blocks are added to zeros.
+-- If the number of blocks is known, the last one divides by the sum at once. Else blocks are added to zeros, and a
+-- final step divides.
 function M.pass(K, group, ptrs, head)
   local plan, span, most = K.plan, head.span, group.keys.block_tiles
   local parts = parts_of(plan.scores, span, head.safe)
@@ -258,7 +262,8 @@ function M.pass(K, group, ptrs, head)
     local from = expr.is_const(part.from) and part.from + part.lead
     local open = part.open and not (from and span.most.opened <= from)
     local edge = part.edge and not (from and span.most.finish <= from)
-    local kept, upto = part.from, n > 1 and span.finish or 0 -- tiles with weights, where all are kept
+    -- The tiles that have weights, if the weights of all keys are kept.
+    local kept, upto = part.from, n > 1 and span.finish or 0
     if n > 1 and ptrs.sums then
       guard.products(K, group, ptrs, part.from * group.keys.rows, group.keys.rows)
     end
@@ -272,7 +277,7 @@ function M.pass(K, group, ptrs, head)
         shared = not plan.scores.bounded and (#parts > 1 or group.keys.blocks > 1),
       })
     end
-    for b = 0, known_blocks and count - 1 or -1 do -- the blocks in the middle are a loop
+    for b = 0, known_blocks and count - 1 or -1 do -- the middle blocks become a loop
       local middle = b > 0 and b < count - 1
       if not middle or b == 1 then
         K:each("block", middle and count - 2 or 1, function(j) known(middle and j + 1 or b, b == count - 1) end)
@@ -288,7 +293,7 @@ function M.pass(K, group, ptrs, head)
           kept = kept, upto = upto,
         })
       end
-      if expr.is_const(blocks) then -- no loop, so the names of one part would be seen in the loops of the next
+      if expr.is_const(blocks) then -- no loop, so names need a scope: the loops of the next part would see them
         K:each("block", blocks, function(b) K.t:scope(function() bounded(b) end) end)
       else
         K:each("block", blocks, bounded)

@@ -4,12 +4,12 @@ local transpose = require "emit.transpose"
 
 local M = {}
 
--- build(at, used) for the vectors of n columns, each in a block.
+-- Records build(at, used) for the vectors of n columns, each in a C block of its own.
 function M.vectors(K, n, build)
   K:vectors("i", n, function(at, used) K.t:scope(function() build(at, used) end) end)
 end
 
--- What a row is multiplied by, from the sum of the squares of its n columns: zero where that has overflowed.
+-- The factor of a row, from the sum of the squares of its n columns. It is zero if that sum has overflowed.
 function M.factor(t, w, name, norm, n, sum)
   local function constant(word, value) return t:op("set", w, word .. name, value) end
   local m
@@ -22,8 +22,8 @@ function M.factor(t, w, name, norm, n, sum)
   return t:op("div", w, "factor" .. name, constant("one", 1.0), t:op("sqrt", w, "length" .. name, m))
 end
 
--- The sums of so many rows, as the lanes of one vector. add(sum, r, value, used) adds each vector of the n columns of
--- row r.
+-- One sum for each of so many rows, as the lanes of one vector. add(sum, r, value, used) is called for each vector of
+-- the n columns of row r.
 local function sums(K, rows, n, at, add)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local list = {}
@@ -34,7 +34,7 @@ local function sums(K, rows, n, at, add)
   return transpose.sums(t, list)
 end
 
--- Puts the factors of so many rows, and for layer their means, into `factors`, which has room for two vectors.
+-- Stores the factors of so many rows in `factors`, and with layer also their means. It has room for two vectors.
 function M.row_factors(K, norm, rows, n, factors, at)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local centered = norm.norm == "layer"

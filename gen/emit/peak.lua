@@ -1,4 +1,4 @@
--- The peak of a core, by number type: a loop of products that do not wait for each other.
+-- Measures the peak of a core for a number type: a loop of products that do not depend on each other.
 
 local expr = require "base.expr"
 local tape = require "tape.init"
@@ -6,8 +6,8 @@ local ways = require "way.init"
 
 local M = {}
 
-M.STEPS = 8 -- of a round, each with three vectors of data: zeros would take less power, and less time
-M.MOST = 16 -- sums, which hide any latency
+M.STEPS = 8 -- steps of a round, each with three vectors of data, because zeros would take less power and less time
+M.MOST = 16 -- independent sums, enough to hide any latency
 
 local function define(t, name, build)
   t:define({ name = name, keep = true, params = {
@@ -16,16 +16,16 @@ local function define(t, name, build)
   } }, build)
 end
 
--- steps(odd) again and again, odd being 0 and 1 in turn: data from there on are others than in the round before, so
--- that no compiler keeps them.
+-- Repeats steps(odd), where odd alternates between 0 and 1. The data are read from that offset, so they differ from
+-- those of the round before, and no compiler keeps them in registers.
 local function rounds(t, steps)
   t:loop("round", expr.var("rounds"), function(round)
     steps(t:int("odd", round - 2 * expr.div(round, 2)))
   end)
 end
 
--- Sums begin with numbers of their own, of which a compiler would else make one. Where no instruction adds products
--- sums are operands as well: it would multiply once what they share.
+-- Each sum starts with a value of its own, because a compiler would merge equal sums. Where no instruction adds the
+-- product, the sums are operands too, so that a compiler cannot share a multiplication between them.
 local function by_vectors(t, name, scheme)
   local isa, w, load, store = t.isa, t.isa.full, scheme.does.load, scheme.does.store
   local several = scheme.widens or scheme.quant and scheme.quant.op

@@ -11,9 +11,11 @@ local M = {}
 
 local halves = { "low_half", "high_half" }
 
--- to[query][key] of one head from p[key][lane], or from pairs of keys. what: name and doc of the function; to, its
--- parameter; scores, whose span it is; none(name), what stands where no query of the group sees a key;
--- of_vector(c, stats), a function of (name, x) to what x in vector c becomes.
+-- to[query][key] of one head from p[key][lane], or from pairs of keys. what:
+--   name, doc, to         of the function, and the name of its parameter for the result
+--   scores                the scores that have the span
+--   none(name)            the value where no query of the group sees a key
+--   of_vector(c, stats)   returns a function of (name, x) that maps x in vector c to its result
 local function write(K, group, ptrs, what)
   local t, isa, m, by = K.t, K.plan.isa, K.plan.cfg.seq_kv, K.plan.attend.scheme.group
   local lanes, bounds, words = isa.lanes, what.scores.bounds, group.keys.words
@@ -38,7 +40,7 @@ local function write(K, group, ptrs, what)
     if what.scores.masked then
       clear(own.finish * words, tiles.words(K.plan.attend.scheme, m) - own.finish * words)
     end
-    local function read(key, r, c, name) -- of a key, its half of a word
+    local function read(key, r, c, name) -- the key's half of a word
       local at = p.p:at((expr.share(key, by) + r // by) * group.width + (c - 1) * lanes)
       local word = t:op("load", isa.full, (by > 1 and "pair_" or "p_") .. name, at)
       return by == 1 and word or t:op(halves[r % by + 1], isa.full, "p_" .. name, word)
@@ -63,19 +65,19 @@ local function write(K, group, ptrs, what)
   end)
 end
 
--- The least weight for a sum that is no subnormal number as it is returned.
+-- The least weight that, divided by the sum, is no subnormal number.
 function M.least(t, w, suffix, sum)
   local least = t:op("mul", w, "share" .. suffix, sum, t:op("set", w, "range" .. suffix, 2.0 ^ -125))
   return t:op("max", w, "least" .. suffix, t:op("set", w, "normal" .. suffix, 2.0 ^ -126), least)
 end
 
--- A weight as it is returned: times `inverse`, of the sum; what is below `least` becomes zero.
+-- The weight that is returned: times `inverse`, 1 over the sum. Weights below `least` become zero.
 function M.normal(t, w, suffix, weight, inverse, least)
   local large = t:op("zero_if", w, "large" .. suffix, t:op("lt", w, "tiny" .. suffix, weight, least), weight)
   return t:op("mul", w, "w" .. suffix, large, inverse)
 end
 
--- The attention weights. ptrs: p, stats, to = where those of the first query go, span, asked.
+-- Returns the attention weights. ptrs: p, stats, to = where those of the first query go, span, asked.
 function M.write(K, group, ptrs)
   local t, w = K.t, K.plan.isa.full
   write(K, group, ptrs, {
@@ -93,7 +95,7 @@ function M.write(K, group, ptrs)
   })
 end
 
--- The scores that head.show has left in P; ptrs as above.
+-- Returns the scores that head.show has left in P; ptrs as above.
 function M.write_scores(K, group, ptrs)
   local t, w = K.t, K.plan.isa.full
   write(K, group, ptrs, {

@@ -1,4 +1,4 @@
--- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
+-- Products with weights: tiles over chunks of K steps and panels of columns, or over rows for a group of queries.
 
 local choices = require "base.choices"
 local ending = require "emit.ending"
@@ -13,14 +13,14 @@ local ways = require "way.init"
 
 local M = {}
 
--- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, k_stride, product }, the last being what
--- multiplies it, and for integers also their scales, which lie behind the words of a group. next: what is fetched
--- meanwhile, if something is (fetch.part), among it the scales of a later group, next_scales.
+-- Operand B for the K steps from k0 on, in a panel of a block: { p, k_stride, scheme }; scheme is how the ISA
+-- multiplies. Integers also have scales, which lie after the words of their group. next: what to prefetch meanwhile, if
+-- anything (fetch.part); this includes the scales of a later group, next_scales.
 function M.operand(product, panels, panel, k0, next)
   local own, width = product.scheme, panels.width
   local quant, in_step = own.quant, tiles.in_step(own)
   local group, words = tiles.group_steps(own), tiles.ceil_div(product.steps, in_step)
-  local before = group and expr.div(k0, group) or 0 -- groups, each with a row of scales
+  local before = group and expr.div(k0, group) or 0 -- the number of groups before k0, each with a row of scales
   local row = expr.share(k0, quant and in_step or 1) + before
   local b = { p = panel:at(row * width), k_stride = width, scheme = own }
   if next then b.next, b.fetched = next.p:at(row * next.numbers), next end
@@ -32,8 +32,8 @@ function M.operand(product, panels, panel, k0, next)
   return b
 end
 
--- Scales of rows of A for the K steps from k0 on, or nil. Behind it what sums start with where weights are 8 more than
--- they should be. count: rows in all (emit/quantize.lua).
+-- The scales of rows of A for the K steps from k0 on, or nil. Also the initial values of sums, if packed weights are 8
+-- too large (emit/quantize.lua). count: rows in all.
 function M.of_rows(scheme, scales, count, k0)
   local group = tiles.row_group_steps(scheme)
   if not (scales and group) then return scales end
@@ -41,13 +41,14 @@ function M.of_rows(scheme, scales, count, k0)
   return own, scheme.eights and own:at(count) or nil
 end
 
--- Operand A of a tile, in the function that has it as p.a.
+-- Operand A of a tile, in the function whose parameter is p.a.
 local function operand_a(tile, p)
   local a = tile.a
   return { p = p.a, row = a.row, k_stride = a.k_stride, streamed = a.streamed }
 end
 
--- Operand B likewise. Each K step fetches as much as it reads, or each block of steps a share.
+-- Operand B likewise. Each K step prefetches as much as it reads; with `spread`, each block of steps prefetches a
+-- share.
 local function operand_b(K, tile, p)
   local b, scheme, fetched = { p = p.b, k_stride = tile.b.k_stride }, tile.b.scheme, tile.b.fetched
   if not p.next then return b end
@@ -66,14 +67,15 @@ local function operand_b(K, tile, p)
   return b
 end
 
--- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
+-- K steps of a loop iteration and chains of sums (code.lua). Steps of one word of B, and steps that an instruction
+-- takes at once, stay together.
 local function summing(K, scheme, rows, vectors, steps)
   local interleave = ways.interleave(scheme)
   local unroll, chains = K:summing(scheme, tiles.round_up(rows, interleave), vectors, steps // interleave)
   return tiles.round_up(unroll * interleave, tiles.in_step(scheme)), chains
 end
 
--- What gemm.tile takes of a tile, in the function that has its parameters as p.
+-- The argument of gemm.tile for a tile, in the function whose parameters are p.
 local function inner_of(K, tile, p)
   local scheme = tile.b.scheme
   local unroll, chains = summing(K, scheme, tile.rows, #tile.vecs, tile.steps)
@@ -81,7 +83,7 @@ local function inner_of(K, tile, p)
            a = operand_a(tile, p), b = operand_b(K, tile, p), continues = tile.mode == "more" }
 end
 
--- Operands of a tile as parameters.
+-- The operands of a tile as parameters of its function.
 local function operand_params(tile)
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p } }
   if tile.sums then params[3] = { "sums", "out", tile.sums } end
@@ -91,17 +93,21 @@ end
 
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end
 
--- What a way has for a function of its own.
+-- What a product kernel that records a whole function by itself may call.
 local code = { sums = gemm.tile, run = epilogue.run, ending = ending }
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. Without a bias sums start at zero.
 --
--- `tile` says what the function is called (name) and what its comment says (text). The tile has `rows` rows, the
--- vectors `vecs`, and so many K steps. mode and last are those of Code:chunks. Operand a is { p, row, k_stride,
--- streamed, scales, sums }; operand b is what M.operand returns. start is gemm's way to start from the bias. Results
--- go to c, which is { p, row, ends }; ends is how they are stored (`stored` in graph/layout.lua). Rows of another
--- tensor may be added: add is { name, p, row } then. A function may be applied: activate is { name, apply(t, w, value,
--- name) }.
+-- `tile` has these fields:
+--   name, text       of the function, and the comment above it
+--   rows, vecs       rows and vectors of the tile
+--   steps            K steps of the chunk; mode and last: as Code:chunks passes them
+--   a                { p, row, k_stride, streamed, scales, sums }
+--   b                as M.operand returns it
+--   bias, start      the bias, and the function of gemm.lua that starts accumulators from it
+--   c                { p, row, ends }: where results go; ends: how they are stored (`stored` in graph/layout.lua)
+--   add              optional, { name, p, row }: rows of another tensor to add
+--   activate         optional, { name, apply(t, w, value, name) }: a function of each number
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
@@ -116,8 +122,7 @@ local function whole_tile(K, tile)
   end)
 end
 
--- What a tile with vectors over columns is, those of a panel. tile: label, mode, steps, a, b, the operand of its chunk,
--- bias and c.
+-- The description of a tile with vectors over columns, those of a panel. tile: label, mode, steps, a, b, bias and c.
 local function of_columns(rows, panels, tile)
   return { name = ("%s_%dx%d"):format(tile.label, rows, panels.used),
            text = ("A tile of %d rows and %d columns"):format(rows, panels.used), rows = rows, vecs = panels.vecs,
@@ -125,7 +130,7 @@ local function of_columns(rows, panels, tile)
            start = gemm.from_columns, c = tile.c, activate = tile.activate, add = tile.add }
 end
 
--- The end of rows of a tile whose sums are in a buffer.
+-- The epilogue of some rows of a tile whose sums are in a buffer.
 local function end_rows(K, tile, p, sums, base, rows)
   local ends = ending.of(K, tile, p, base, rows)
   local some = { scheme = tile.b.scheme, rows = rows, vecs = tile.vecs, init = ends.init }
@@ -133,8 +138,8 @@ local function end_rows(K, tile, p, sums, base, rows)
   epilogue.run(some, ways.of(some.scheme).buffered.sums(K.t, some, from), ends.steps())
 end
 
--- The products of a tile, whose sums stay in a buffer. before: the tile whose end is made meanwhile: what that has of
--- its rows (ending.of_rows), and from, the place of its sums from those of this one on.
+-- The products of a tile, whose sums stay in a buffer. before: the tile whose epilogue runs meanwhile, as
+-- ending.of_rows returns it; its field `from` is the place of that tile's sums, relative to those of this one.
 local function products_tile(K, tile, before)
   local more, params = tile.mode == "more", operand_params(tile)
   if before then ending.add_params(params, tile, before) end
@@ -149,7 +154,7 @@ local function products_tile(K, tile, before)
   end)
 end
 
-local SOME = 8 -- rows of a round: there is one such end for each panel, so short code matters more
+local SOME = 8 -- rows of an iteration; each panel has such an epilogue only once, so short code matters more
 
 local function end_tile(K, tile)
   local params = ending.add_params({ { "sums", "in", tile.sums } }, tile, ending.of_rows(tile))
@@ -161,9 +166,9 @@ local function end_tile(K, tile)
   end)
 end
 
--- A few row tiles of a panel: the products of each are interleaved with the end of the one before. Of chunks all but
--- the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps, is_last): as of_columns makes
--- them.
+-- A few row tiles of a panel. The products of each tile are interleaved with the epilogue of the tile before. If there
+-- are several chunks, all but the last leave the sums of these tiles in a buffer. tile(i, mode, k0, steps, is_last):
+-- the description of a tile, as of_columns returns it.
 local function few_tiles(K, product, panels, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
   local kept, size = tiles.keeps_sums(product), ways.of(product.scheme).buffered.size(isa, rows, panels.vecs)
@@ -195,15 +200,18 @@ local function few_tiles(K, product, panels, rows, count, tile)
   K.t:when(0, count, all)
 end
 
--- C of `count` row tiles of a panel, each of `rows` rows.
---
--- What all tiles have in `of`: label, of the functions; bias; w, the weights of the panel; a, the tensor A, with its
--- distances row and k_stride; all, how many rows of it have scales; ends, how C is stored. alone says that there are
--- no other tiles of so many rows.
---
--- What tile i has: x(i) and scales(i) are its rows of A and their scales. next(i) is what it fetches. c(i) is where it
--- goes, and the distance of rows there. add(i), if given, is what is added to its rows; activate, if given, the
--- function of all numbers.
+-- C for `count` row tiles of a panel, each of `rows` rows. The fields of `of` are the same for all tiles:
+--   label       of the functions
+--   bias, w     the bias, and the weights of the panel
+--   a           the tensor A, with its distances row and k_stride; all: how many rows of it have scales
+--   ends        how C is stored
+--   alone       there are no other tiles of so many rows
+--   activate    optional: the function of all numbers
+-- These are functions of the number i of a tile:
+--   x, scales   its rows of A, and their scales
+--   next        what it prefetches
+--   c           where it goes, and the distance of rows there
+--   add         optional: what is added to its rows
 function M.each_tile(K, product, panels, rows, count, of)
   local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps, is_last)
@@ -236,15 +244,14 @@ function M.each_tile(K, product, panels, rows, count, of)
   end)
 end
 
--- build(panels, j, panel) for each panel of a product: the j-th of a run of equal ones; `panel` is
--- its place, in numbers.
+-- Records build(panels, j, panel) for each panel of a product: the j-th of a run of equal ones. `panel` is its offset.
 function M.each_panel(K, product, build)
   for _, panels in ipairs(product.panel_runs) do
     K:each("panel", panels.count, function(j) build(panels, j, tiles.panel_at(product, panels, j)) end)
   end
 end
 
--- C[rows][width] = A B + bias for one group of queries: of = { label, weights, b, bias, c }. The weights are A, packed
+-- C[rows][width] = A B + bias for one group of queries; of = { label, weights, b, bias, c }. The weights are A, packed
 -- in tiles as high as those of the product, and b is B[steps][width].
 function M.rows(K, product, group, of)
   for _, run in ipairs(product.runs) do

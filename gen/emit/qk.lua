@@ -1,5 +1,5 @@
--- The code of graph/qk.lua: norm and rope. Rows of K have lanes over columns, after their projection. Queries of a
--- group have lanes over queries, before their scores.
+-- The code of norm and rope (graph/qk.lua). Rows of K are handled after their projection, with lanes over columns.
+-- Queries of a group are handled before their scores, with lanes over queries.
 
 local expr = require "base.expr"
 local graph = require "graph.init"
@@ -8,7 +8,7 @@ local qk_of = require "graph.qk"
 
 local M = {}
 
--- The two of a pair turned: (x cos - y sin, y cos + x sin). load(word) is of first, second, cosine and sine.
+-- Rotates a pair: (x cos - y sin, y cos + x sin). load(word) loads first, second, cosine or sine.
 local function turned(t, w, name, load)
   local x, y, cosine, sine = load "first", load "second", load "cosine", load "sine"
   local less = t:op("mul", w, "less" .. name, y, sine)
@@ -19,7 +19,7 @@ end
 
 -- ---- rows ----
 
--- Row r of a block, one head at x; the rows of its tables and its gains are at those of q.
+-- Row r of a block, for one head at x. q has the row's tables and gains.
 local function row(K, qk, r, x, q)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local by = qk.norm and t:op("dup", w, "factor", q.factors:at(r))
@@ -46,7 +46,7 @@ local function row(K, qk, r, x, q)
     norm.vectors(K, qk.pairs, function(at, used)
       local columns = { first = at, second = at + qk.pairs }
       local tables = { cosine = q.tables[1]:at(at), sine = q.tables[2]:at(at) }
-      if qk.interleaved then -- one lane: a pair lies side by side, as do the two that its first is multiplied by
+      if qk.interleaved then -- one lane: a pair lies side by side, and so do the factors (cos, sin) of its first number
         columns = { first = 2 * at, second = 2 * at + 1 }
         tables = { cosine = q.tables[1]:at(2 * at), sine = q.tables[1]:at(2 * at + 1) }
       end
@@ -65,13 +65,13 @@ local function row(K, qk, r, x, q)
   end)
 end
 
--- What is done to rows, for comments in the text.
+-- What happens to rows, in a word, for comments in the generated C.
 function M.doc(qk)
   if not qk.norm then return "Turns" end
   return qk.pairs > 0 and "Norms and turns" or "Norms"
 end
 
--- What a function that turns keys has as parameters.
+-- The parameters of a function that rotates keys, besides the keys.
 function M.key_params(K, place, qk)
   local params, memory = {}, K.plan.memory
   for i, name in ipairs(qk_of.key_tables(qk)) do params[i] = { name, "in", memory:at(place, name) } end
@@ -93,7 +93,7 @@ local function key_block(K, stage, p, first, rows)
     params[#params + 1] = { "k_gain", "in", p.k_gain }
     params[#params + 1] = { "factors", "out", p.factors }
   end
-  local spans = qk.all and 1 or heads -- of the norm
+  local spans = qk.all and 1 or heads -- parts of a row that are normalized on their own
   local within = heads // spans
   local name, of = "turn_keys", "one key"
   if qk.norm then name, of = "norm_keys_" .. rows, ("%d key%s"):format(rows, rows > 1 and "s" or "") end
@@ -116,7 +116,8 @@ local function key_block(K, stage, p, first, rows)
   end)
 end
 
--- The rows that are needed: of a norm as many at a time as a vector has lanes, with some more at the ends.
+-- Handles the rows that are needed. For a norm they are taken in blocks of as many rows as a vector has lanes, so that
+-- some more rows may be handled at both ends.
 function M.keys(K, stage, p)
   local rows, size = stage.rows, stage.qk.norm and K.plan.isa.lanes or 1
   local stop, whole, rest = p.bounds.stop or rows, rows // size, rows % size
@@ -141,7 +142,7 @@ function M.query_params(K, place, qk)
   return params
 end
 
--- The factors of n rows of q[n][width], for each lane; for layer the means behind them.
+-- The factors of n rows of q[n][width] for each lane; with layer, the means follow them.
 function M.query_factors(K, group, qk, n, q, factors)
   local t, centered = K.t, qk.norm == "layer"
   local chains = n % 4 == 0 and 4 or n % 2 == 0 and 2 or 1
@@ -182,8 +183,8 @@ function M.query_factors(K, group, qk, n, q, factors)
   end)
 end
 
--- The queries of one head of a group, q[dk][width]; p: the tables, gains and factors by name, gain: the place of the
--- head's first one, place: that of the first query.
+-- The queries of one head of a group, q[dk][width]. p: tables, gains and factors by name, with the gains of this head;
+-- place: the position of the first query.
 function M.queries(K, group, qk, q, p)
   local t, along = K.t, qk_of.lanes_row(K.plan, qk)
   local at = p.place - qk.first

@@ -1,6 +1,6 @@
--- Rows as integers times a scale. The scale is the largest |x| of the row over 127. The integers are the nearest to x
--- (127 / largest), ties to even, four or two in a word. NaN or Inf in a row makes its scale NaN, and with it all
--- products of the row. A largest |x| below 2^-100 counts as 2^-100, since 127 over it might be infinite.
+-- Quantizes rows to integers with a scale. The scale of a row is its largest |x| over 127. The integers are the nearest
+-- to x (127 / largest), ties to even, with four or two in a word. NaN or Inf in a row makes its scale NaN, and so all
+-- products of the row. A largest |x| below 2^-100 counts as 2^-100, because 127 over it might be infinite.
 
 local layouts = require "graph.layout"
 local tiles = require "schedule.tiles"
@@ -9,24 +9,25 @@ local ways = require "way.init"
 
 local M = {}
 
-local LEAST = 2.0 ^ -100 -- of the largest
+local LEAST = 2.0 ^ -100 -- the least value taken as the largest |x|
 
--- The scales for the largest |x| in each lane, and what the numbers are multiplied by.
+-- The scales for the largest |x| in each lane, and the factors that quantize.
 local function scales(t, w, name, largest)
   local steps = t:op("set", w, "steps" .. name, 127.0)
   local size = t:op("max", w, "size" .. name, t:op("set", w, "least" .. name, LEAST), largest)
-  local none = t:op("sub", w, "none" .. name, largest, largest) -- of finite ones
+  local none = t:op("sub", w, "none" .. name, largest, largest) -- 0 if it is finite, else NaN
   return t:op("add", w, "scale" .. name, t:op("div", w, "step" .. name, size, steps), none),
     t:op("div", w, "inverse" .. name, steps, size)
 end
 
--- Scales of a row of so many words. Each group has one for each row, and then what sums start with.
+-- The scales of a row of so many words. With groups along K, each group has a scale, and perhaps an initial value of
+-- sums.
 function M.scales_of_row(scheme, words)
   local group = tiles.row_group_steps(scheme)
   return group and scheme.scales_of_group * tiles.ceil_div(words, group) or 1
 end
 
--- build(i, numbers) for the groups of a row that have scales of their own, or for all of it.
+-- Records build(i, numbers) for each group of a row that has a scale of its own, or for the whole row.
 local function each_group(K, scheme, cols, build)
   local group = scheme.row_group
   if not group then return build(0, cols) end
@@ -35,7 +36,7 @@ local function each_group(K, scheme, cols, build)
   if cols % group > 0 then one(cols // group, cols % group) end
 end
 
--- The pointers of x, words and scales for group i. steps: how far the next number, word and scale of a group are.
+-- The pointers of x, words and scales for group i. steps: the distance to the next number, word and scale of a group.
 local function place_of(scheme, p, i, steps)
   if not scheme.row_group then return p end
   local scales = p.scales:at(i * (scheme.scales_of_group * steps.scales))
@@ -44,8 +45,8 @@ local function place_of(scheme, p, i, steps)
            sums = scheme.eights and scales:at(steps.scales) or nil }
 end
 
--- What sums of products start with where weights are 8 more than they should be: -8 times the sum of the integers of
--- so many numbers. load(name, word) reads a word of each lane.
+-- Packed weights may be 8 too large, so that they have no sign. Sums of products then start at -8 times the sum of the
+-- integers of A. load(name, word) loads a word of each lane.
 local function sums_of(K, scheme, w, cols, load)
   local t = K.t
   local sums = t:start("zero_words", w, "sums")
@@ -55,12 +56,12 @@ local function sums_of(K, scheme, w, cols, load)
   return t:op("as_f", w, "bits", sums)
 end
 
--- Words as the product's instruction takes its first operand.
+-- Words in the form in which the product's instruction takes its first operand.
 local function as_read(K, scheme, w, name, value)
   return scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
--- What sums start with for each of so many rows, where there are such.
+-- Writes the initial values of sums for so many rows, if sums need them.
 local function write_sums(K, q, rows, numbers)
   local t, w = K.t, K.plan.isa.full
   K:each("row", q.sums and rows or 0, function(row)
@@ -72,8 +73,9 @@ local function write_sums(K, q, rows, numbers)
   end)
 end
 
--- So many numbers of as many rows as a vector has lanes, or fewer. q: x, words, scales and sums; cols, those of a row
--- of x; to, the tensor of the words. The place of the scales has what numbers are multiplied by until they are words.
+-- Quantizes `numbers` numbers of each row, for at most as many rows as a vector has lanes. q: x, words, scales and
+-- sums; cols, the numbers of a row of x; to, the tensor of the words. The place of the scales holds the factors until
+-- the words are made.
 local function block(K, q, rows, numbers)
   local t, isa, scheme = K.t, K.plan.isa, q.to.scheme
   local group, interleave = scheme.group, ways.interleave(scheme)
@@ -92,7 +94,7 @@ local function block(K, q, rows, numbers)
   end)
   local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
   t:write(w, q.scales, inverse, rows)
-  local function together(first, count) -- rows whose words lie side by side
+  local function together(first, count) -- rows whose words are interleaved
     t:scope(function()
       local by = {}
       for n = 0, count - 1 do
@@ -112,7 +114,7 @@ local function block(K, q, rows, numbers)
           local made, to = integers(0, word, used), q.words:at(first * (interleave * q.to.row) + layouts.word_at(q.to,
             word))
           local filled = tiles.words(scheme, used)
-          if scheme.row_group and filled < lanes then -- those of the next group are behind it
+          if scheme.row_group and filled < lanes then -- the words of the next group follow
             return t:write(w, to, t:op("as_f", w, "bits", made), filled)
           end
           if interleave == 1 then return t:op("store_words", w, nil, to, made) end
@@ -133,10 +135,11 @@ local function block(K, q, rows, numbers)
   write_sums(K, q, rows, numbers)
 end
 
--- x[rows][cols] -> words[rows], as `to` has them, and scales[rows], of groups scales[groups][all].
+-- x[rows][cols] -> words[rows], as the tensor `to` lies, and scales[rows], or with groups scales[groups][all].
 function M.rows(K, x)
   local lanes, scheme = K.plan.isa.lanes, x.to.scheme
-  local function label(what, rows) -- scales of groups lie as far apart as there are rows
+  -- Scales of groups are as far apart as the tensor has rows, so names tell that number.
+  local function label(what, rows)
     if scheme.row_group and x.all ~= rows then what = ("%s_of_%d"):format(what, x.all) end
     return layouts.label(what, x.to, rows, x.cols)
   end
@@ -159,7 +162,7 @@ function M.rows(K, x)
     end)
 end
 
--- Vector c of a group in the function that quantizes it: own = { w, name, group, lane, p, x }.
+-- Loads from vector c of a group, in the function that quantizes it; own = { w, name, group, lane, p, x }.
 local function read(K, own, word, row, i)
   local at = own.p.x:at((row * 4 + i) * own.group.width + own.lane)
   return K.t:op("load", own.w, ("%s%d%s"):format(word, i, own.name), at)
@@ -181,7 +184,7 @@ local function largest(K, own)
   return t:op("larger_size", w, "most" .. name, low, high)
 end
 
--- A word of four rows, or one of its two parts; of: a suffix for the names of its values.
+-- A word of four rows, or one of its two parts on ISAs with words of two; of: a suffix for the names of its values.
 local function word_of(K, own, row, rows, of, part)
   local t, w, scheme, name, values = K.t, own.w, own.scheme, own.name, {}
   for i = part or 0, 3, 4 // scheme.group do
@@ -193,7 +196,7 @@ local function word_of(K, own, row, rows, of, part)
   return as_read(K, scheme, w, of .. name, t:op(scheme.lane_words, w, integers, table.unpack(values)))
 end
 
--- Words of rows one below the other.
+-- Stores words one row below the other.
 local function store_words(K, own)
   local parts = 4 // own.scheme.group -- words of four rows
   local function words(row, rows)
@@ -212,7 +215,7 @@ local function store_words(K, own)
   end
 end
 
--- Two words side by side.
+-- Stores two words of a lane side by side.
 local function store_pairs(K, own)
   local t, w = K.t, own.w
   local function two(row, rows)
@@ -229,8 +232,8 @@ local function store_pairs(K, own)
   if own.x.rows % 8 > 0 then two(own.x.rows // 8, own.x.rows % 8) end
 end
 
--- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width], of groups of
--- rows scales[groups][width]. x.scheme: of the product that reads the words.
+-- x[rows][width] of a group with queries in the lanes -> words[rows / 4 or 2][width] and scales[width], or with groups
+-- of rows scales[groups][width]. x.scheme: that of the product which reads the words.
 function M.lanes(K, group, x)
   local t, scheme = K.t, x.scheme
   local store = ways.interleave(scheme) == 1 and store_words or store_pairs

@@ -6,9 +6,8 @@ local transpose = require "emit.transpose"
 
 local M = {}
 
--- A matrix with lanes over queries; label: of the function. x: p, rows, product, and scale, if there is one: its
--- numbers times the scale, as the product reads them. Rows of pairs stand at `to`, or where the first rows were, zeros
--- behind them as far as tiles reach.
+-- A matrix with lanes over queries; label: of the function. x: p, rows and scheme; with `scale`, numbers are multiplied
+-- by it. Rows of pairs go to `to`, or to where the first rows were. Zeros follow them as far as tiles read.
 function M.lanes(K, label, group, x)
   local t, round, by = K.t, x.scheme.b.round, x.scheme.group
   if not round and not x.scale then return end
@@ -21,7 +20,8 @@ function M.lanes(K, label, group, x)
       local value = t:op("load", v.w, "value" .. name, at)
       return scale and t:op("mul", v.w, "scaled" .. name, value, scale) or value
     end
-    -- A word has two rows side by side, or of an odd number two that are half of them apart, the last one zeros.
+    -- A word holds two neighbouring rows. If their number is odd, it holds two rows that are `words` apart, and the
+    -- last word has a zero.
     local words = tiles.words(x.scheme, x.rows)
     local odd = x.rows % by > 0
     local step, distance = odd and 1 or by, odd and words or 1
@@ -50,7 +50,7 @@ function M.lanes(K, label, group, x)
   end)
 end
 
--- Each two rows of pairs of the context, of so many at p, with their words side by side, in place; see way/mmla.lua.
+-- Interleaves rows of pairs of the context two by two, in place, as mmla reads them; see way/mmla.lua.
 function M.blocks(K, group, p, rows)
   local t, width = K.t, group.width
   K:part(("context_blocks_%dx%s"):format(rows, group.name), ("%d rows of pairs, two side by side."):format(rows),

@@ -1,5 +1,5 @@
--- The safe path of a head: it is computed anew, with its true maximum, where a sum overflowed or NaN or Inf were met.
--- It rarely runs, so its code is short.
+-- The safe path of a head: the head is computed again, with its true maximum, if a sum overflowed or if NaN or Inf were
+-- met. It rarely runs, so its code is short.
 
 local begin = require "emit.begin"
 local guard = require "emit.guard"
@@ -11,11 +11,12 @@ local statistics = require "emit.stats"
 
 local M = {}
 
--- Whether there are tiles behind a first one that add a part of -m of their own.
+-- Whether tiles after the first have accumulators that start at a part of -m of their own.
 local function has_two_parts(K, group) return group.keys.tiles > 1 and begin.from_maximum(K.plan) end
 
--- The sum of a lane. It becomes infinite where a lane sees a key and its sum is below the least one. Then the maximum
--- was too far above all scores, since sums from zero had other roundings. Other lanes have a weight of 1 at least.
+-- The sum of a lane. It becomes infinite if the lane sees a key but its sum is below the least one. Then m was too far
+-- above all scores, because accumulators that started at zero were rounded differently. In other lanes a weight is at
+-- least 1.
 local function sum_of(K, w, name, load)
   local t, scores = K.t, K.plan.scores
   local sum = load "sum"
@@ -28,14 +29,14 @@ local function sum_of(K, w, name, load)
   return t:op("sel", w, "counted_" .. name, low, none, sum)
 end
 
--- In straight code each group behind a mask has a span of its own, which the functions know.
+-- In straight-line code each group behind a mask has a span of its own, which is part of its functions.
 local function name_of(K, group, ptrs)
   local own = K.full and K.plan.scores.masked and group.count > 1
   return own and ("%s_q%d"):format(group.name, ptrs.query) or group.name
 end
 
--- Does a head again. Lanes whose sum is good keep their maximum, and both its parts, and so get the same
--- bits as before. Behind a mask all tiles go the way of those at the edge, which is one copy of the code less.
+-- Computes a head again. Lanes whose sum is good keep their maximum, with both of its parts, and so get the same bits
+-- as before. With a mask, all tiles are handled like those at its edge, which saves a copy of the code.
 local function safe_head(K, group, ptrs, span)
   local params = {
     { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "v", "in", ptrs.v }, { "p", "out", ptrs.p },
@@ -66,7 +67,7 @@ local function safe_head(K, group, ptrs, span)
   end, "cold")
 end
 
--- Counts the keys that each lane sees, where biases hide some.
+-- Counts the keys that each lane sees, for masks that hide some.
 local function count_seen(K, group, ptrs, span)
   local params = { { "stats", "out", ptrs.stats } }
   score.add_head_params(K.plan.scores, params, ptrs.reads)
@@ -91,8 +92,8 @@ local function count_seen(K, group, ptrs, span)
   end, "cold")
 end
 
--- After an attempt: runs `build` unless all sums are below the limit and all results finite.
--- build gets a function that marks the bad lanes by an infinite sum.
+-- After an attempt, runs `build` unless all sums are below the limit and all results are finite. build gets a function
+-- that marks the bad lanes by an infinite sum.
 local function unless_good(K, group, ptrs, attempt, build)
   local t, stats = K.t, ptrs.stats
   t:scope(function()
@@ -104,7 +105,7 @@ local function unless_good(K, group, ptrs, attempt, build)
       end)
       local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
-      if ptrs.asked then -- what lanes hold that nobody asks for is no reason
+      if ptrs.asked then -- lanes that nobody asks for do not count
         both[c] = t:op("zero_if", v.w, name "counts", guard.idle(K, group, ptrs, c, v, name), both[c])
       end
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))
@@ -122,10 +123,10 @@ local function unless_good(K, group, ptrs, attempt, build)
   end)
 end
 
--- Checks a head, and does it again where it must. Behind a mask, NaN may have come from values that
--- the lane does not see: a second attempt keeps these out, and each sum that was good its maximum.
--- If a lane is not finite then either, products of a kept maximum may have overflowed: the third
--- attempt has true maxima there.
+-- Checks a head, and computes it again if it must. With a mask, NaN may have come from values that the lane does not
+-- see. So a second attempt keeps these values out of the products, and lanes with a good sum keep their maximum. If a
+-- lane is still not finite, products with a kept maximum may have overflowed, and a third attempt uses true maxima
+-- there.
 function M.check(K, group, ptrs, span)
   local scores = K.plan.scores
   local function check()
@@ -149,7 +150,7 @@ function M.check(K, group, ptrs, span)
     end)
   end
   if #scores.hides == 0 then return check() end
-  -- Before, all lanes are taken to see a key.
+  -- Before that, all lanes count as if they saw a key.
   unless_good(K, group, ptrs, 0, function()
     count_seen(K, group, ptrs, span)
     check()

@@ -1,8 +1,8 @@
--- Tiles of scores as functions. A tile has some keys by the queries of a group, and the softmax is fused into it.
+-- Tiles of scores as functions. A tile has some keys and the queries of a group, and the softmax is fused into it.
 --
---   buffered(K)                           how sums of scores are made apart from what follows, if they are
---   products(K, group, ptrs, key, rows)   such sums alone, at ptrs.sums
---   record(K, group, ptrs, tile)          a tile
+--   buffered(K)                           how a tile's sums are made apart from its softmax, if they are (way/init.lua)
+--   products(K, group, ptrs, key, rows)   only these sums, stored at ptrs.sums
+--   record(K, group, ptrs, tile)          a tile of scores
 --   weigh(K, group, ptrs, tile)           the weights of a tile whose scores are stored
 
 local choices = require "base.choices"
@@ -14,19 +14,19 @@ local ways = require "way.init"
 
 local M = {}
 
--- A field of way/init.lua.
+-- The field of way/init.lua, for the product kernel of attention.
 function M.buffered(K) return ways.of(K.plan.attend.scheme).buffered end
 
--- K steps of scores.
+-- K steps of a score.
 local function depth_of(plan) return tiles.words(plan.attend.scheme, plan.attend.depth) end
 
--- K steps of one chain of a score.
+-- K steps that one chain of a score has.
 local function chain_of(plan)
   local chunks = tiles.score_chunks(plan.attending, depth_of(plan))
   return chunks and chunks.size or depth_of(plan)
 end
 
--- The product of so many rows of keys with the queries of a group, as gemm.tile has it.
+-- The product of so many rows of keys with the queries of a group, as gemm.tile takes it.
 local function product_of(plan, group, rows, k, q, unroll)
   local steps = depth_of(plan)
   return { scheme = plan.attend.scheme, name = "score_sums", rows = rows, vecs = group.vecs, unroll = unroll,
@@ -35,14 +35,14 @@ local function product_of(plan, group, rows, k, q, unroll)
            b = { p = q, k_stride = group.width } }
 end
 
--- One tile of scores: keys by the queries of the group. tile:
+-- One tile of scores. tile:
 --
---   pass, key        what is done; the first key
---   rows             keys, if not those of all tiles
+--   pass, key        one of softmax.passes; the first key
+--   rows             number of keys, if it is not that of all tiles
 --   p_at             where its weights go
 --   kept             where its scores are stored
 --   edge             whether some lanes do not see some of its keys
---   next             { key, rows }: the tile whose products it makes, where products are interleaved
+--   next             { key, rows }: the tile whose products are made meanwhile, where the two are interleaved
 function M.record(K, group, ptrs, tile)
   local plan, pass, next = K.plan, tile.pass, tile.next
   local scores = pass.shows and plan.scores.shown or plan.scores
@@ -74,7 +74,7 @@ function M.record(K, group, ptrs, tile)
   end)
 end
 
--- The weights of a tile of `rows` keys, whose scores are at `kept`: they go to p_at. Behind a mask a score may be far
+-- The weights of a tile of `rows` keys whose scores are at `kept`; they go to p_at. With a mask, a score may be far
 -- below m in any tile.
 function M.weigh(K, group, ptrs, tile)
   local plan, p = K.plan, ptrs.p:at(tile.p_at)
@@ -89,7 +89,7 @@ function M.weigh(K, group, ptrs, tile)
   end)
 end
 
--- The products of a tile of keys alone, for the softmax that follows.
+-- Only the products of a tile of keys, for the softmax that follows.
 function M.products(K, group, ptrs, key, rows)
   local plan = K.plan
   K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {

@@ -1,11 +1,11 @@
--- The self-test: a few results that a compiler's flags would change, and the bits that they must have.
+-- The self-test: a few results that unsafe compiler flags would change, and the bits that they must have.
 
 local exp = require "tape.exp"
 local tape = require "tape.init"
 
 local M = {}
 
--- Inputs come from memory, so that nothing is computed when compiling.
+-- Inputs come from memory, so that a compiler computes nothing in advance.
 M.inputs = { 1.0, 3.0, 5.0, 0.25, 1 + 2.0 ^ -12, -(1 + 2.0 ^ -11), 1e8, -1e8, math.huge,
              -0.3125, -37.6875, 9.375, -130.0, 1 + 3 * 2.0 ^ -12, -(1 + 3 * 2.0 ^ -11 + 2.0 ^ -21) }
 
@@ -17,8 +17,8 @@ local function around(x, ulp)
   return { bits - ulp, bits + ulp }
 end
 
--- Records the function self_test(in, out), out[row][lane]; returns for each row the least and the greatest
--- bits that a result may have, without the sign.
+-- Records the function of the self-test, with results out[row][lane]. Returns the least and the greatest bits that each
+-- result may have, without the sign.
 function M.emit(t)
   local w, rows = t.isa.full, {}
   local params = { { kind = "const float *", name = "in" }, { kind = "float *", name = "out" } }
@@ -37,7 +37,7 @@ function M.emit(t)
     local root, less = given[1 + 2.0 ^ -12], given[-(1 + 2.0 ^ -11)]
     t:note("a product is rounded, then a sum")
     equal(op("add", "rounded", op("mul", "square", root, root), less), 0.0)
-    -- Of other numbers: a product of two uses is not contracted.
+    -- This takes other numbers, because a product that has two uses is never contracted.
     t:note(t.isa.fused and "fused: both are rounded once" or "here too")
     local own, rest = given[1 + 3 * 2.0 ^ -12], given[-(1 + 3 * 2.0 ^ -11 + 2.0 ^ -21)]
     equal(op("fma", "fused", own, own, rest), t.isa.fused and 2.0 ^ -24 or 0.0)

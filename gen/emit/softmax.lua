@@ -1,13 +1,14 @@
 -- Tiles of scores, and the softmax that is fused into them.
 --
--- A score tile holds S^T[key][query lanes], scaled by log2(e) * scale at pack time, so the weights are exp2(S - max).
--- One pass: the maximum m of the first tile serves for all keys; later tiles start their accumulators at -m and
--- exponentiate at once. Any m gives the same softmax as long as nothing overflows. The caller looks at the sums behind
--- each block of keys. Where one is too large, emit/stored.lua makes the block again, in two passes: `stored` tiles and,
--- behind a rise of m, `weighed` ones. Lanes whose m does not rise get the same bits either way.
+-- A score tile holds S^T[key][query lanes]. Its scores were multiplied by log2(e) * scale at pack time, so the weights
+-- are exp2(S - max). There is one pass: the maximum m of the first tile serves for all keys, and accumulators of later
+-- tiles start at -m and are exponentiated at once. Any m gives the same softmax as long as nothing overflows. The
+-- caller checks the sums after each block of keys. If one is too large, emit/stored.lua computes the block again in two
+-- passes: `stored` tiles first, then, once m has risen, `weighed` ones. Lanes whose m does not rise get the same bits
+-- either way.
 --
--- Some ISAs have an op that makes weights as pairs of bfloat16 (isa/powers.lua). Then sums of scores start at zero. One
--- FMA subtracts m and converts a score to a logarithm in fixed point.
+-- Some ISAs have an op that makes weights as pairs of bfloat16 (isa/powers.lua). Accumulators of scores then start at
+-- zero, and one FMA subtracts m and converts a score to a logarithm in fixed point.
 
 local begin = require "emit.begin"
 local choices = require "base.choices"
@@ -21,19 +22,19 @@ local weights = require "emit.weights"
 
 local M = {}
 
--- Sums and finite tests below this are accepted: with 65536 keys those of weights below M.calm are.
+-- Sums and tests below this are accepted: 65536 weights below M.calm have a smaller sum.
 M.accepted = 2.0 ^ 120
 local LEAST = 2.0 ^ -32
 
--- A sum of weights of a product that is below this has no weight for which m has to rise.
+-- If a sum of weights is below this, none of them requires m to rise.
 function M.calm(scheme) return scheme.b.most or 2.0 ^ 100 end
 
--- The least sum of a lane that sees a key: m may be above all of its scores.
+-- The least sum of a lane that sees a key. It is small, because m may be above all of the lane's scores.
 function M.least_sum(t, w, name, plan)
   return t:op("set", w, "least_" .. name, plan.attend.scheme.b.least or LEAST)
 end
 
--- 1 over a sum, or with `plan` zero for one that is none: of a lane that sees no key.
+-- 1 over a sum. With `plan`, it is zero for a lane that sees no key, whose sum is below the least one.
 function M.inverse(t, w, name, sum, plan)
   local one = t:op("set", w, "one_" .. name, 1.0)
   if not plan then return t:op("div", w, "inverse_" .. name, one, sum) end
@@ -42,28 +43,32 @@ function M.inverse(t, w, name, sum, plan)
   return t:op("zero_if", w, "scale_" .. name, none, t:op("div", w, "inverse_" .. name, one, some))
 end
 
--- What is done in a tile. from_m: sums start at the -m of the statistics, or it is subtracted from them. new_m: that of
--- the scores of this tile is. stores: the scores are kept, and the largest of them; their sums start as the statistics
--- say. stored: they are such, and no products are made.
--- weighs: makes weights; adds: their sum is added to that of the tiles before. shows: the scores go where weights go.
--- ahead: the products of a tile may be interleaved with the softmax of the one before. word: of the function's name.
+-- What is done in a tile:
+--   word     for the name of the function
+--   from_m   accumulators start at the -m of the statistics, or it is subtracted from the scores
+--   new_m    m is found from the scores of this tile
+--   stores   stores the scores and their maximum; accumulators start as the statistics say (max_start)
+--   stored   the scores are read from memory, and no products are made
+--   weighs   makes weights; adds: their sum is added to that of earlier tiles
+--   shows    stores the scores where weights go later
+--   ahead    the products may be interleaved with the softmax of the tile before
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true, ahead = true,
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
   next = { word = "", from_m = true, weighs = true, adds = true, ahead = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
-  -- Both together: the weights of `next`, but where m rises; or any, where m is known.
+  -- These two together do what `next` does, except that m may rise between them, or may be any value that is known.
   stored = { word = "_stored", from_m = true, stores = true, doc = "Stores scores of some keys, and their maximum." },
   weighed = { stored = true, weighs = true, adds = true,
               doc = "Weights of stored scores, added to the sum." },
   shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
 }
 
--- The m of lanes that see no key: any at all where weights are powers, and the lowest float is no m for them.
+-- The m of lanes that see no key: the lowest float. Where weights are powers any m but that one will do, so it is 0.
 function M.unseen(scheme) return scheme.powers and 0.0 or types.LOWEST end
 
--- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends has
--- them, and those of rows that hide keys.
+-- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends returns
+-- them, and those of score rows that hide keys.
 function M.hidden(t, tile, r, c, ends, name)
   local w = tile.group.vecs[c].w
   local index = t:op("index", w, "key_" .. name, tile.key + r)
@@ -79,7 +84,7 @@ function M.hidden(t, tile, r, c, ends, name)
   return list
 end
 
--- The ends of the interval of keys, for the lanes of vector c: { last =, first = } as far as there are any.
+-- The ends of the interval of keys for the lanes of vector c: { last =, first = }, as far as the interval has them.
 function M.ends(t, scores, group, stats, c, name)
   local ends, w = {}, group.vecs[c].w
   for _, which in ipairs { "last", "first" } do
@@ -90,9 +95,9 @@ function M.ends(t, scores, group, stats, c, name)
   return ends
 end
 
--- Puts -inf, or this where m is subtracted already, where the key of row r, a C expression from `key` on, is hidden.
--- Returns also what the maximum of a first tile starts at: -inf, but for a lane that sees no key the lowest float, so
--- that its weights are zero.
+-- Replaces hidden scores by -inf, or by weights.FAR where m is already subtracted. The key of row r is tile.key + r.
+-- Also returns where the maximum of a first tile starts: at -inf, but at the lowest float for a lane that sees no key,
+-- so that its weights are zero.
 local function hide(t, tile, acc)
   local out, least = {}, {}
   for r = 0, tile.rows - 1 do out[r] = {} end
@@ -116,7 +121,7 @@ end
 
 function M.start_of_sums(t, w, name) return t:start("set", w, name, begin.START) end
 
--- What the accumulators start at: biases, and -m.
+-- The initial values of the accumulators: biases plus -m.
 local function start(t, tile, from_m)
   local group, biases = tile.group, tile.scores.biases
   if not from_m and #biases == 0 then return tile.rest end
@@ -134,7 +139,7 @@ local function start(t, tile, from_m)
   end
 end
 
--- Where a vector of scores is, for the rows that bias or change it.
+-- The place of a vector of scores, for score rows that bias or change it.
 function M.place(tile, r, c)
   local group, origin = tile.group, tile.origin or {}
   local key = tile.key + r
@@ -144,7 +149,7 @@ function M.place(tile, r, c)
                       { __index = tile.reads })
 end
 
--- The places of the queries of each vector.
+-- The positions of the queries of each vector.
 local function places(t, tile)
   local list = {}
   for c, v in ipairs(tile.group.vecs) do
@@ -153,7 +158,7 @@ local function places(t, tile)
   return list
 end
 
--- The last keys that the lanes of each vector see.
+-- The last key that each lane sees, by vectors.
 local function final_keys(t, tile)
   local list = {}
   for c, v in ipairs(tile.group.vecs) do
@@ -164,7 +169,8 @@ local function final_keys(t, tile)
   return list
 end
 
--- A maximum, or the larger score that no key has. Not by `max`, for a NaN must not reach a row that sees no key.
+-- A maximum, or the score of no key (a sink) if that is larger. It does not use the op `max`, because a NaN must not
+-- reach a row that sees no key.
 function M.with_extras(t, w, name, of, m)
   for i, row in ipairs(of.scores.extras) do
     local extra = row.extra(t, w, ("extra%d_%s"):format(i, name), of.reads)
@@ -181,11 +187,11 @@ local function largest(t, tile, w, list, prefix)
   return top
 end
 
--- The step that makes m of each vector.
---   old        take the old m, else find a new one
---   least      without `old`: m begins at least[c], if it is there; rows of gen/score add to it
---   out[c]     m
---   small[c]   whether a new one is small, where that is asked
+-- The step that provides m for each vector.
+--   old        take the m of the statistics; otherwise find a new one
+--   least      without `old`: where the maximum of vector c starts, if it is given; rows of gen/score may raise it
+--   out[c]     receives m
+--   small[c]   receives whether a new m is small, where weights are powers or rounded
 local function maximum(t, tile, old, least, out, small)
   local scores, list, zero = tile.scores, nil, nil
   local function negmax_at(c) return stat(tile.group, tile.stats, "negmax", c) end
@@ -204,7 +210,7 @@ local function maximum(t, tile, old, least, out, small)
     finish = tile.pass.new_m and function(c, v)
       local w, name = v.w, "c" .. c - 1
       local m = largest(t, tile, w, list, ("max_%s_"):format(name))
-      if #scores.hides > 0 then -- all keys of this tile may be hidden, or nearly so
+      if #scores.hides > 0 then -- all keys of this tile may be hidden, or almost hidden
         local lowest = t:op("set", w, "lowest_" .. name, exp.lowest)
         m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
       end
@@ -216,7 +222,7 @@ local function maximum(t, tile, old, least, out, small)
   }
 end
 
--- The step that raises the largest score of a block.
+-- The step that keeps track of the largest score of a block.
 local function raise_top(t, tile)
   local list
   return {
@@ -233,7 +239,7 @@ local function raise_top(t, tile)
   }
 end
 
--- Opens what several tiles have in common: weights and their sum, which weights.lua closes.
+-- Opens the section that equal tiles share: weights and their sum. weights.lua closes it.
 local function opened(t, tile)
   return { start = function(_, v)
              t:open(("weigh_%dx%d"):format(tile.rows, v.w.lanes), "Makes weights of scores, and adds them.")
@@ -241,14 +247,14 @@ local function opened(t, tile)
            apply = function(value) return value end }
 end
 
--- Subtracts m[c], if there is one.
+-- Subtracts m[c], if it is given.
 local function less(t, m)
   return { apply = function(value, at)
     return m[at.c] and t:op("sub", at.v.w, "x_" .. at.name, value, m[at.c]) or value
   end }
 end
 
--- Makes weights of scores, less m[c] where it is there, stores and adds them.
+-- Makes weights of scores, less m[c] if given; stores them and adds them up.
 local function weigh(t, tile, acc, m, small)
   local target = { p = tile.out, row = tile.group.width }
   if tile.scheme.powers then
@@ -265,8 +271,8 @@ local function weigh(t, tile, acc, m, small)
   epilogue.run(tile, acc, steps)
 end
 
--- Weights of scores that are stored at `kept`. The rest of `tile` is as M.tile has it. What follows the differences is
--- text that tiles of `next` have too.
+-- The weights of scores that are stored at `kept`. The other fields of `tile` are those of M.tile. All code after the
+-- subtraction is text that tiles of `next` have too.
 function M.weigh(t, tile)
   local acc, m, group = {}, {}, tile.group
   tile.vecs = group.vecs
@@ -286,17 +292,17 @@ end
 
 -- tile: what gemm.tile takes, and
 --   group, pass, scores
---   test         an infinite score makes the sum NaN
---   key          of the first row
+--   test         makes the sum NaN if a score is infinite
+--   key          that of the first row
 --   edge         some lanes do not see some keys
 --   reads        values that the rows of gen/score read
 --   out, stats   weights and statistics
 --   kept         { p, row }: where scores are stored
---   sums, next   the scores, where they are made already; the tile whose products are made meanwhile, in their place
+--   sums, next   the scores, if they are made already; the tile whose products are made meanwhile, into the same place
 function M.tile(t, tile)
   choices.add(t.why, "short_chains")
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
-  -- Behind a change of a score -m is subtracted, as in the first tile.
+  -- If a score was changed, -m is subtracted afterwards, as in the first tile.
   local by_powers = tile.scheme.powers
   local from_m = pass.from_m and #scores.changes == 0 and not by_powers
   local old_m = pass.from_m and not (from_m or by_powers or pass.stores)

@@ -1,18 +1,18 @@
 -- The statistics of a group of queries in the workspace: a row of floats for each statistic, with a float for each lane
--- of the widest group. The C has a name for each row.
+-- of the widest group. The generated C has a name for each row.
 --
 --   at(group, stats, row, c)          the place of a statistic of vector c of a group
---   scores_of(plan, group, stats)     the place of the stored scores of a block, behind all statistics
---   apart(plan)                       whether they are there, or in the place of weights
---   each(K, group, stats, build)      build for each vector of the group
---   count(plan)                       rows that there are
---   named(plan, functions)            { name, number, meaning } of the rows that the text of functions has
+--   scores_of(plan, group, stats)     the place of the stored scores of a block, after all statistics
+--   apart(plan)                       whether they are stored there; otherwise they take the place of weights
+--   each(K, group, stats, build)      records build for each vector of the group
+--   count(plan)                       the number of rows
+--   named(plan, functions)            { name, number, meaning } of the rows that occur in the text of the functions
 
 local expr = require "base.expr"
 
--- { statistic, number of its row, its name in C, what it is }. max_start and max_end: where m may rise, sums start at
--- the one, and the other is added last. top, fall and block_start are of the block at hand, before test and inverse of
--- all are known.
+-- { statistic, number of its row, its name in C, its meaning }. Where m may rise, sums of scores start at max_start,
+-- and max_end is added at their end. top, fall and block_start belong to one block of keys at a time; test and inverse,
+-- which share their rows, are computed after the last block.
 local rows = {
   { "negmax", 0, "MINUS_MAX", "the maximum of the scores, negative" },
   { "sum", 1, "SUM", "the sum of the weights" },
@@ -39,15 +39,16 @@ for _, row in ipairs(rows) do by_name[row[1]] = row end
 
 local M = {}
 
--- `first` only where the interval has that end, `place` where a row asks for it, and `seen` where a mask hides keys.
+-- The rows that there are: `first` only if the interval has that end, `place` if a score row asks for it, `seen` if a
+-- mask hides keys.
 local function count(scores)
   return #scores.hides > 0 and 13 or scores.places and 12 or scores.bounds.first and 11 or 10
 end
 
--- Not where words have two weights, nor where weights of tiles behind those at hand are there already.
+-- Scores cannot take the place of weights where a word holds two weights, or where later tiles already have weights.
 function M.apart(plan) return plan.attend.scheme.group > 1 or plan.whole_p and plan.scores.wraps end
 
--- With the rows of stored scores.
+-- The number of rows, including those of stored scores.
 function M.count(plan)
   return count(plan.scores) + (M.apart(plan) and expr.ceil_div(plan.block_scores, plan.widest) or 0)
 end
@@ -58,13 +59,13 @@ function M.scores_of(plan, group, stats)
   return stats:at(expr.named(SCORES[1], count(plan.scores) * group.widest))
 end
 
--- The statistic `row` of vector c of a group.
+-- The place of statistic `row` for vector c of a group.
 function M.at(group, stats, row, c)
   local of = by_name[row]
   return stats:at(expr.named(of[3], of[2] * group.widest) + (c - 1) * group.lanes)
 end
 
--- build(w, name, load, put) for each vector of the group: load(row) and put(row, value) are of its statistics.
+-- Records build(w, name, load, put) for each vector of the group; load(row) and put(row, value) access its statistics.
 function M.each(K, group, stats, build)
   local t = K.t
   for c, v in ipairs(group.vecs) do

@@ -1,9 +1,9 @@
--- A block of keys in two passes: its scores are stored, then they become weights. In between the maximum m may rise, in
--- lanes with a score far above it (after Milakov & Gimelshein 2018, who have no threshold). As it rises once in a block
--- at most, the time of a block hardly depends on its scores. Of few keys m does not rise.
+-- A block of keys in two passes: scores are stored first, and become weights afterwards. In between the maximum m may
+-- rise, in lanes that have a score far above it (after Milakov & Gimelshein 2018, who have no threshold). Since m rises
+-- at most once in a block, the time of a block hardly depends on its scores. With few keys m does not rise.
 --
---   block(K, group, ptrs, part)      records it; part: see below
---   top(K, group, ptrs, span)        raises the largest score of the statistics by those of all keys
+--   block(K, group, ptrs, part)      records a block; part: see below
+--   top(K, group, ptrs, span)        finds the largest score over all keys, in the statistics
 --   params(K, ptrs, part)            a block as parameters of a function
 --   runs(K, group, part, open, edge)  the tiles of a block, in runs of one kind
 
@@ -19,13 +19,13 @@ local weights = require "emit.weights"
 
 local M = {}
 
--- How far above m a score is at least where m rises.
+-- m rises for a score that is at least so far above it.
 local function threshold(scheme) return math.log(softmax.calm(scheme), 2) + 0.5 end
 
-local MARGIN = 5.0 -- above such a score: no weight from 2^-95 on is lost
+local MARGIN = 5.0 -- how far above such a score m is set: no weight of 2^-95 or more is lost
 
--- Behind a rise of m: the factor of each lane in all that was multiplied with its weights so far, p_rows of them and
--- o_rows of sums with values. Weights that would be below the least one then are zeros, and sums below 2^-125.
+-- Rescales what was summed with the old m, by a factor for each lane: p_rows of weights, and o_rows of sums with V.
+-- Weights that would fall below the least one become zero, as do sums that would fall below 2^-125.
 local function rescale(K, group, ptrs)
   local t, scheme = K.t, K.plan.attend.scheme
   K:part("rescale_" .. group.name, "What was summed so far becomes smaller where the maximum rises.", {
@@ -50,7 +50,7 @@ local function rescale(K, group, ptrs)
       local function power(word, exponent)
         return exp.exp2(t, word .. "_" .. name, t:op("sub", w, "fall_" .. word .. "_" .. name, none, exponent))
       end
-      -- In two factors, for a weight may be as far above the old m.
+      -- The factor is split in two, because one could underflow where its product with a large weight does not.
       local half = t:op("round", w, "half_" .. name, t:op("mul", w, "share_" .. name, rise, constant("part", 0.5)))
       factors[c] = { power("first", half), power("second", t:op("sub", w, "rest_" .. name, rise, half)) }
       local most = t:op("min", w, "most_" .. name, constant("limit", 200.0), rise)
@@ -60,7 +60,7 @@ local function rescale(K, group, ptrs)
       end
       least_p[c], least_o[c] = least("least_p", -exp.lowest), least("least_o", 125.0)
       put("sum", scaled(least_p, c, w, "sum_" .. name, load "sum"))
-      if not begin.from_maximum(K.plan) then return end -- m has risen already
+      if not begin.from_maximum(K.plan) then return end -- `rise` has already stored the new m
       put("negmax", t:op("sub", w, "minus_m_" .. name, load "negmax", rise))
       put("max_start", t:op("sub", w, "new_" .. name, load "max_start", rise))
     end)
@@ -87,7 +87,7 @@ local function rescale(K, group, ptrs)
   end, "cold")
 end
 
--- Puts a maximum that is subtracted from scores: as it is, or as weights that are powers have it.
+-- Puts the m that is subtracted from scores, as it is or in the form that weights as powers need.
 local function put_fall(K, w, name, m, put)
   local t = K.t
   if not K.plan.attend.scheme.powers then return put("fall", m) end
@@ -98,7 +98,7 @@ local function put_fall(K, w, name, m, put)
   put("fall", t:op("zero_if", w, "less_" .. name, small, m))
 end
 
--- A maximum that does not rise.
+-- Puts an m that does not rise.
 local function stay(K, group, p)
   local from_m = begin.from_maximum(K.plan)
   statistics.each(K, group, p.stats, function(w, name, load, put)
@@ -108,8 +108,9 @@ local function stay(K, group, p)
   end)
 end
 
--- The rise of m in each lane: nothing, or to the largest score of the block. Returns the mask of lanes without a rise.
--- Where m is subtracted from sums, it becomes that score: the old m and the distance lose digits of large ones.
+-- The rise of m in each lane: none, or up to the largest score of the block. Returns the mask of lanes without a rise.
+-- If m is subtracted from finished scores, m becomes that score itself, because the old m plus the distance would lose
+-- digits.
 local function rise(K, w, name, load, put)
   local t, scheme, from_m = K.t, K.plan.attend.scheme, begin.from_maximum(K.plan)
   local function constant(word, value) return t:op("set", w, word .. "_" .. name, value) end
@@ -134,8 +135,8 @@ local function rise(K, w, name, load, put)
   return below
 end
 
--- The tiles of a block, { from, to, rows, edge } each: with `open` those that all lanes see, and with `edge` those at
--- the edge of a mask, or the lower one without a mask.
+-- The tiles of a block, { from, to, rows, edge } each: with `open` those that all lanes see; with `edge` those at the
+-- edge of a mask, or without a mask the partial last tile.
 function M.runs(K, group, part, open, edge)
   local masked, keys = K.plan.scores.masked, group.keys
   local runs = { open and { from = part.start, to = part.bound, rows = keys.rows } or nil }
@@ -146,13 +147,13 @@ function M.runs(K, group, part, open, edge)
 end
 
 local function each_tile(K, group, part, build)
-  local masked, keys = K.plan.scores.masked, group.keys -- where m does not rise all tiles behind a mask are at its edge
+  local masked, keys = K.plan.scores.masked, group.keys -- if m does not rise, a mask makes all tiles edge tiles
   for _, run in ipairs(M.runs(K, group, part, keys.rises or not masked, masked or keys.rest > 0)) do
     K:each("tile", run.to - run.from, function(i) build(run.from + i, run) end)
   end
 end
 
--- Where scores of tile `at` are stored, in a block that begins with tile `from`.
+-- The place of the scores of tile `at`, in a block whose first tile is `from`.
 local function place_of(K, group, ptrs, at, from)
   local plan, keys = K.plan, group.keys
   if statistics.apart(plan) then
@@ -161,7 +162,7 @@ local function place_of(K, group, ptrs, at, from)
   return ptrs.p:at((plan.whole_p and at or at - from) * (keys.words * group.width)):as(ptrs.stats.type)
 end
 
--- Scores of a tile, which go to `kept`.
+-- Computes the scores of a tile and stores them at `kept`.
 local function store(K, group, ptrs, at, run, kept)
   local key = at * group.keys.rows
   if score_tiles.buffered(K) then
@@ -171,7 +172,7 @@ local function store(K, group, ptrs, at, run, kept)
                                        kept = kept })
 end
 
--- Raises m where it may rise.
+-- Raises m in lanes where it must rise.
 local function raise(K, group, p)
   local t, plan, p_tile = K.t, K.plan, group.keys.words * group.width
   t:scope(function()
@@ -202,7 +203,7 @@ local function record(K, group, p)
   end)
 end
 
--- The scores take each other's place, where those of a block are stored. No weights are made yet.
+-- All tiles store their scores in the same place, because only the maximum is needed. No weights exist yet.
 function M.top(K, group, ptrs, span)
   local masked, full = K.plan.scores.masked, K.plan.cfg.seq_kv // group.keys.rows
   local part = masked and { start = span.begin, bound = span.begin, stop = span.finish }
@@ -225,12 +226,12 @@ end
 
 -- part:
 --
---   from          the first tile of the block, whose weights go first unless those of all keys are kept
---   start         the first tile that is made now
---   bound, stop   the first tile at an edge, and the one behind the last
---   made, upto    where weights of all keys are kept: those of tiles from `made` on become smaller, up to `start`, or
---                 to `upto` if that is more
---   o_rows        rows of the context that become smaller
+--   from          the first tile of the block; its weights are first in P, unless P has those of all keys
+--   start         the first tile to compute
+--   bound, stop   the first tile at an edge, and the end of the tiles
+--   made, upto    if P has the weights of all keys: rescales tiles from `made` to `start`, or to `upto` if that
+--                 is more
+--   o_rows        rows of the context to rescale
 function M.block(K, group, ptrs, part)
   K:of("scores", function()
     local word, doc = "known_", "Weights of some keys with a known maximum."

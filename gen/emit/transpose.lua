@@ -1,7 +1,7 @@
 -- Transposition, L being the lanes of the full width:
---   square      L rows by L columns in registers, in log2(L) steps; each exchanges blocks of 1, 2, 4, .. lanes
---   sums        sums of the lanes of L vectors, in log2(L) steps
---   matrices    of a group in squares, from rows to lanes and back
+--   square      L rows by L columns in registers, in log2(L) steps, which exchange blocks of 1, 2, 4, .. lanes
+--   sums        horizontal sums of L vectors, in log2(L) steps
+--   matrices    of a group, square by square, from rows to lanes and back
 
 local layouts = require "graph.layout"
 local tiles = require "schedule.tiles"
@@ -11,7 +11,7 @@ local M = {}
 -- rows[i], i from 0, are vectors of the full width; the result's vector j holds column j.
 function M.square(t, rows, prefix) return M.blocks(t, rows, prefix, 1) end
 
--- The same of L / size vectors, as a square of blocks of `size` lanes.
+-- The same for L / size vectors, as a square of blocks of `size` lanes.
 function M.blocks(t, rows, prefix, size)
   local isa, distance = t.isa, 1
   while distance * size < isa.lanes do
@@ -28,8 +28,8 @@ function M.blocks(t, rows, prefix, size)
   return rows
 end
 
--- The sums of the lanes of each of the vectors list[i], i from 0 to L-1, as the lanes of one vector; or what another op
--- makes of them, and the word for that in names.
+-- The horizontal sums of the vectors list[i], i from 0 to L-1, as the lanes of one vector. Another op may take the
+-- place of addition, with its word for names.
 function M.sums(t, list, op, word)
   local w, block = t.isa.full, 1
   while block < t.isa.lanes do
@@ -44,7 +44,7 @@ function M.sums(t, list, op, word)
   return list[0]
 end
 
--- One value of all lanes, in each of them.
+-- Reduces all lanes by an op; the result is in every lane.
 function M.of_lanes(t, op, value, name)
   local w, block = t.isa.full, t.isa.lanes // 2
   while block >= 1 do
@@ -56,11 +56,11 @@ function M.of_lanes(t, op, value, name)
   return value
 end
 
--- Where a column is. words: the tensor of words that the columns are, where it is in blocks (tiles.lay).
+-- The offset of a column. words: the tensor of rows of words that has the columns, which may lie in blocks.
 local function word_at(x, column) return x.words and layouts.word_at(x.words, column) or column end
 
--- build(at, firsts, seconds) for the vectors of n words that have a number and one of n - 1 others each: from word `at`
--- on so many of them.
+-- Records build(at, firsts, seconds) for the vectors of n words: from word `at` on, `firsts` words have a first number,
+-- and `seconds` of them also a second one, since the last word has none.
 function M.words_apart(K, n, build)
   local lanes = K.plan.isa.lanes
   local whole = (n - 1) // lanes
@@ -68,8 +68,8 @@ function M.words_apart(K, n, build)
   build(whole * lanes, n - whole * lanes, n - 1 - whole * lanes)
 end
 
--- A function that reads a vector of a row of X: (name, at, firsts, seconds), so many numbers, and of words so many of
--- the others. from: as `panel` has it.
+-- Returns a function (name, at, firsts, seconds) that reads a vector from a row of X: so many numbers, and for words so
+-- many second numbers. from: as in M.panel.
 local function reading(t, w, from)
   local scale = from.scale and t:op("set", w, "scale", from.scale)
   local function numbers(name, at, count)
@@ -85,11 +85,16 @@ local function reading(t, w, from)
   end
 end
 
--- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
--- columns (d), range of those that are read, if not of all, words, scale, if there is one; of what is no X also letter,
--- in the text; load, the op that reads it; none, what lanes without a query have; change(w, name, x), what becomes of a
--- vector of XT; distance: a column is of words, which `pair` makes of a number and the one so many behind it, zero in
--- the last word.
+-- X[q][d] of one group -> XT[d][width], with zeros in the lanes without a query. from:
+--   p, row         the first row of X, and floats from row to row
+--   columns        d; range: those to read, if not all
+--   words          the tensor of rows of words, if X is one
+--   scale          optional factor
+--   letter         the name of X in comments, if it is another
+--   load           the op that reads X
+--   none           the value of lanes without a query
+--   change(w, name, x)   maps a vector of XT
+--   distance       columns are words, which `pair` makes of a number and the one so far after it; the last has a zero
 function M.panel(K, label, group, from, xt)
   local t, isa = K.t, K.plan.isa
   local lanes, d, ld, letter = isa.lanes, from.columns, from.row, from.letter or "X"
@@ -127,11 +132,11 @@ function M.panel(K, label, group, from, xt)
   end)
 end
 
--- Stores columns of the queries in vector c of a group, each of them one of rows[0], rows[1], ... to:
+-- Stores columns for the queries in vector c of a group; rows[i] is the i-th column. to:
 --   at        of the first query and column
 --   row       floats from query to query
---   columns   their number
---   asked     how many queries are asked for, if a run says
+--   columns   number of columns
+--   asked     how many queries a run asks for, if it may ask for fewer
 function M.store_columns(t, group, c, rows, to)
   local isa, lanes = t.isa, t.isa.lanes
   local out = M.square(t, rows, ("t_c%d_"):format(c - 1))
@@ -143,8 +148,8 @@ function M.store_columns(t, group, c, rows, to)
   end
 end
 
--- XT[d][width] of one group -> X[q][d], as `panel` has them. to: p, row, columns, words, asked; filled: up to a whole
--- vector zeros are behind the columns.
+-- XT[d][width] of one group -> X[q][d], as in M.panel. to: p, row, columns, words, asked; filled: zeros follow the
+-- columns up to a whole vector.
 function M.rows(K, label, group, xt, to)
   local t, isa, d = K.t, K.plan.isa, to.columns
   local lanes, params = isa.lanes, { { "xt", "in", xt }, { "x", "out", to.p } }
@@ -168,7 +173,7 @@ function M.rows(K, label, group, xt, to)
   end)
 end
 
--- The lanes of a and b in turn, of vectors of four: those of the first half, and of the second one.
+-- Interleaves the lanes of a and b, vectors of four lanes: first their lower halves, then the upper ones.
 function M.side_by_side(t, w, name, a, b)
   local even, odd = t:op("trn_lo", w, "even" .. name, a, b, 1), t:op("trn_hi", w, "odd" .. name, a, b, 1)
   return t:op("trn_lo", w, "lower" .. name, even, odd, 2), t:op("trn_hi", w, "upper" .. name, even, odd, 2)

@@ -1,11 +1,11 @@
 -- Weights of a tile of scores, and their sums: steps of an epilogue.
 --
 --   weight(t, tile)                      makes weights of scores less m
---   add(t, tile, acc)                    adds them
---   powers(t, tile, m, small)            makes pairs of them at once, where the ISA has an op for it
---   start_of_powers, start_or_infinite   what m is in these
---   pairs(t, tile, target, make)         stores those of each two rows in pairs, and adds them
---   reduce, is_small, whole, not_far     parts of these that softmax.lua uses too
+--   add(t, tile, acc)                    adds the weights up
+--   powers(t, tile, m, small)            makes pairs of weights at once, where the ISA has an op for it
+--   start_of_powers, start_or_infinite   the constant of that op's FMA, which includes m
+--   pairs(t, tile, target, make)         stores the weights of every two rows in pairs, and adds them up
+--   reduce, is_small, whole, not_far     helpers that softmax.lua uses too
 
 local epilogue = require "emit.epilogue"
 local exp = require "tape.exp"
@@ -15,11 +15,11 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
--- Behind a mask no score less m is below this, whose weight is zero too: of -inf exceptions would come.
+-- With a mask, scores less m are bounded from below by this; its weight is zero too. -inf would raise FP exceptions.
 M.FAR = -1000.0
 
--- One value of list[1] .. list[n] by an op of two: in pairs, so that no chain is long. Of their names the first number
--- is how many it is made of, the second counts.
+-- Reduces list[1] .. list[n] by an op of two operands, pairwise, so that no dependency chain is long. In the names, the
+-- first number is how many values went in, and the second one counts.
 function M.reduce(t, w, op, list, prefix)
   local step = 1
   while step < #list do
@@ -31,25 +31,26 @@ function M.reduce(t, w, op, list, prefix)
   return list[1]
 end
 
--- Whether a maximum is so small that roundings of scores are below an integer.
+-- Whether a maximum is small enough for scores of its size to have a rounding error below 1.
 function M.is_small(t, w, name, m)
   local size = t:op("max", w, "size_" .. name, m, t:op("sub", w, "minus_" .. name, t:op("zero", w, "none_" .. name), m))
   return t:op("lt", w, "small_" .. name, size, t:op("set", w, "large_" .. name, 2.0 ^ 22))
 end
 
--- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is. Returns also
--- whether it is small.
+-- Rounds a maximum to an integer. Weights then are a power of two times those for any other such m, so rounding changes
+-- them by the same factor. Also returns whether m is small.
 function M.whole(t, w, name, m)
   local small = M.is_small(t, w, name, m)
   return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m), small
 end
 
--- Sums of weights go to so many chains in turn; of this tile first, for one chain of all would round too often.
+-- The weights of a tile are added in so many chains, and their sum to that of all tiles. A single chain over all keys
+-- would round too often.
 local CHAINS = 4
 
 function M.hides_keys(tile) return tile.edge or #tile.scores.hides > 0 end
 
--- Makes weights; the first one of a chain is its first sum, and called so, but where it is tested.
+-- Makes weights. The first weight of a chain is also its first sum, and is named so, unless scores are tested.
 function M.weight(t, tile)
   local round, far = tile.scheme.b.round, M.hides_keys(tile) and not tile.far
   return { apply = function(value, at)
@@ -60,17 +61,17 @@ function M.weight(t, tile)
   end }
 end
 
--- A score less m, but for those that are far below; NaN stays NaN.
+-- A score less m, bounded from below; NaN stays NaN.
 function M.not_far(t, w, name, x) return t:op("max", w, "near_" .. name, t:op("set", w, "far_" .. name, M.FAR), x) end
 
--- Adds the sum of a tile's weights to that of the tiles before, if there are such.
+-- Adds the sum of a tile's weights to that of earlier tiles, if there are any.
 function M.add_sum(t, tile, c, v, sum)
   local name, at = ("c%d"):format(c - 1), stat(tile.group, tile.stats, "sum", c)
   if tile.pass.adds then sum = t:op("add", v.w, "total_" .. name, t:op("load", v.w, "old_sum_" .. name, at), sum) end
   t:op("store", v.w, nil, at, sum)
 end
 
--- The sum of the chains, which tile.made keeps for later, if it is there.
+-- Adds up the chains. tile.made, if given, keeps the sum for later.
 local function put_sum(t, tile, c, v, chains)
   local sum = M.reduce(t, v.w, "add", chains, ("sum_c%d_"):format(c - 1))
   t:close()
@@ -78,7 +79,7 @@ local function put_sum(t, tile, c, v, chains)
   tile.made[c] = sum
 end
 
--- Adds weights; acc: the scores, of which an infinite one makes the sum NaN where that is asked for.
+-- Adds weights. acc: the scores; if the tile tests them, an infinite one makes the sum NaN.
 function M.add(t, tile, acc)
   local chains
   return {
@@ -99,10 +100,11 @@ end
 
 local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
--- Weights are powers of score * scale + start. Where m is small it is in start. The product of a large one and the
--- scale loses digits: it is subtracted from the score first, or start is infinite, and so are weights.
+-- Weights are powers of score * scale + start. If m is small, start includes it. The product of a large m and the scale
+-- would lose digits. So a large m is subtracted from the score first, or else start is infinite, and so are the
+-- weights.
 
--- The start of lanes whose m is small, and whether it is.
+-- The start of lanes whose m is small, and the mask of these lanes.
 function M.start_of_powers(t, w, name, m, small)
   small = small or M.is_small(t, w, name, m)
   local offset = t:op("set", w, "offset_" .. name, powers.offset)
@@ -110,13 +112,13 @@ function M.start_of_powers(t, w, name, m, small)
   return t:op("fma", w, "from_" .. name, m, minus, offset), small
 end
 
--- The start where m is not subtracted: infinite for a large one.
+-- The start if m is not subtracted first: infinite for a large m.
 function M.start_or_infinite(t, w, name, from, small)
   return t:op("sel", w, "start_" .. name, small, from, t:op("set", w, "infinite_" .. name, math.huge))
 end
 
--- Pairs of weights as such powers, of the scores of two rows, less what is subtracted first. m[c] and small[c]: of each
--- vector of a first tile; in others start is known.
+-- Pairs of weights as such powers, from the scores of two rows. m[c] and small[c] are those of each vector in a first
+-- tile; other tiles load the start.
 function M.powers(t, tile, m, small)
   local of = {}
   local floor = M.hides_keys(tile) and powers.scale * M.FAR
@@ -147,8 +149,8 @@ function M.powers(t, tile, m, small)
   return { start = start, pair = pair }
 end
 
--- Stores the weights of each two rows in pairs, zeros behind them as far as tiles reach, and adds them as they are
--- rounded. make: start and pair, of what makes them of scores, if there is such.
+-- Stores the weights of every two rows in pairs, followed by zeros as far as tiles read, and adds them up as rounded.
+-- make: { start, pair } of what makes pairs directly from scores, if anything does.
 function M.pairs(t, tile, target, make)
   local scheme, chains = tile.scheme, nil
   local pair_up = epilogue.pairs_of_rows(t, scheme, make and make.pair)
