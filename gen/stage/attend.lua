@@ -1,4 +1,4 @@
--- Attention of one group of queries in lanes: scores, softmax and context, head by head.
+-- Attention of one group of queries, with queries in the lanes: scores, softmax and context, head by head.
 
 local safe_path = require "emit.safe_path"
 local attention = require "stage.attention"
@@ -20,10 +20,10 @@ local wording = require "base.wording"
 local M = { phase = "attend", title = "attend", per = "heads", axes = attention.axes, fills = attention.fills,
             cycles = attention.cycles }
 
--- The product that is applied to the context of a head, if there is one.
+-- The product that makes the context of a head from P X (absorbed Wv), if there is one.
 local function value_context_of(plan) return graph.maker(plan.stages, plan.attend.context) end
 
--- Words of a query of a head as products read them, zeros among them, where these have no room in its place; or nil.
+-- If the words of a head's query, padded with zeros, need more room than its floats: their number. Otherwise nil.
 local function pair_words(plan)
   local scheme, depth = plan.attend.scheme, plan.attend.depth
   local words, rows = tiles.padded(scheme, tiles.words(scheme, depth)), attention.query_rows(plan)
@@ -32,7 +32,7 @@ end
 
 -- ---- what lanes see ----
 
--- Puts the ends of the interval of keys that a lane sees into the statistics of a vector, the one with that name.
+-- Stores the ends of each lane's interval of keys in the statistics of the vector with this name.
 local function put_ends(own, scores, name, put)
   for _, which in ipairs { "last", "first" } do
     if scores.bounds[which] then
@@ -41,7 +41,7 @@ local function put_ends(own, scores, name, put)
   end
 end
 
--- The ends, and the places of queries among the keys, as far as rows of scores ask for them.
+-- Stores these ends, and the positions of the queries among the keys, if score rows ask for them.
 local function put_lanes(own)
   local K, t, group, scores = own.K, own.K.t, own.group, own.K.plan.scores
   if not (scores.masked or scores.places) then return end
@@ -64,7 +64,7 @@ end
 
 -- ---- a head ----
 
--- Scores before softmax, which have ends of their own.
+-- Computes and returns the scores before softmax, whose interval of keys may be another.
 local function show(own, ptrs, to)
   local K, group, scores = own.K, own.group, own.K.plan.scores
   local span = score.span(scores.shown, group, own.seen, K.full)
@@ -80,7 +80,7 @@ local function show(own, ptrs, to)
   ends_of(scores)
 end
 
--- What the emitters of a head have: i is its number, kv that of its keys and values, which others may share.
+-- What the emitters need for head i; kv: the number of its keys and values, which other heads may share.
 local function pointers(own, i, kv)
   local plan, group, rows, context = own.K.plan, own.group, own.rows, own.K.plan.attend.context
   local k, v = own:of_keys(kv)
@@ -96,13 +96,13 @@ local function pointers(own, i, kv)
   return ptrs
 end
 
--- A product that is applied to the queries or the context of a head.
+-- Applies a product to the queries or the context of a head, as absorbed and merged weights need it.
 local function applied(own, stage, kv, b, c)
   product.apply(own.K, stage, { group = own.group, packed = own.p.packed, head = kv, b = b, c = c })
   return c
 end
 
--- The queries of a head as products read them.
+-- The queries of a head, in the form in which products read them.
 local function operand(own, ptrs, kv)
   local K, plan, group, q = own.K, own.K.plan, own.group, ptrs.q
   local key_query = attention.queries(plan).key_query
@@ -151,7 +151,7 @@ end
 
 -- ---- a group ----
 
--- The context of all heads as rows of y.
+-- Stores the context of all heads as rows of y.
 local function write_rows(own)
   local K, context = own.K, own.K.plan.attend.context
   attention.each_matrix(K, context, context.width, context.width, function(columns, at, lane)
@@ -166,7 +166,8 @@ local function record(own)
   own.stats = own:scratch "stats"
   own.span = score.span(plan.scores, own.group, own.seen, K.full)
   score.name_span(own.span, t)
-  own.asked = p.rows and t:int("asked", p.rows - own.seen.query) -- of its queries; or more
+  -- How many of its queries are asked for; may exceed the group.
+  own.asked = p.rows and t:int("asked", p.rows - own.seen.query)
   put_lanes(own)
   own.biases = #plan.scores.hides > 0 and own:scratch "mask"
   if own.biases and not mask.by_head(plan) then write_biases(own, 0) end
@@ -183,7 +184,7 @@ function M.emit(K, place, stage, group, i)
   attention.record(K, place, stage, { group = group, i = i, in_lanes = true, build = record })
 end
 
--- Before the first group of a run or a task.
+-- Clears `steady` before the first group of a run or a task: the maximum may not rise yet.
 function M.begin(K, place)
   local t, w = K.t, K.plan.isa.full
   t:scope(function()
@@ -204,8 +205,8 @@ local function context_sections(plan, stage, add)
   if context.pairs then attention.add_rows(plan, add, "o", "context of a head", stage.out) end
 end
 
--- Of the widest group and one task: queries, those with Wk applied, weights, statistics, context before Wv is applied,
--- and the context that becomes rows of y.
+-- Memory for the widest group of a task: queries, queries with Wk applied, weights, statistics, the context before Wv
+-- is applied, and the context that becomes rows of y.
 function M.sections(plan, stage, add)
   local scored, q_pairs, value_context = plan.attend.scheme.held, pair_words(plan), value_context_of(plan)
   local key_query = attention.queries(plan).key_query
@@ -225,21 +226,20 @@ function M.sections(plan, stage, add)
   attention.qk_sections(plan, stage, add)
 end
 
-local SCORE = 5 -- statements of exp2 and the sums, per vector of scores
+local SCORE = 5 -- statements for each vector of scores, for exp2 and the sums
 
 function M.statements(count, plan, stage)
   local cfg = plan.cfg
   for _, group in ipairs(plan.groups) do
     local n, heads = #group.vecs, group.count * cfg.h
-    -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
+    -- Tiles of scores have three kinds: first, next and one that finds the maximum; with a mask there are more.
     local kinds = count.straight and 1 or plan.scores.masked and 6 or 3
     count:copies(count:times(heads * group.keys.tiles) + kinds - 1, group.keys.rows, n, stage.depth, SCORE)
     for _, run in ipairs(group.context) do count:tiles(heads * run.count, run.size, n, cfg.seq_kv) end
   end
 end
 
--- In straight code compilers keep every broadcast of the keys and values of a head, to use it for the next group of
--- queries.
+-- In straight-line code compilers keep each broadcast of a head's keys and values for the next group of queries.
 function M.stack(plan, stage)
   return plan.cfg.seq_kv * (stage.depth + stage.breadth) * plan.isa.lanes * memory.BYTES
 end

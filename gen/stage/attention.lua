@@ -1,12 +1,12 @@
--- What attention with lanes over queries (attend.lua) and decode steps (decode.lua) have in common.
+-- What attention with queries in the lanes (attend.lua) and decode steps (decode.lua) have in common.
 --
---   M.record(K, place, stage, how)   the function of a group and a block of heads; how has
+--   M.record(K, place, stage, how)   records the function of a group and a block of heads. `how` has
 --     group, i                       the group, and its number among those of its kind
---     in_lanes                       whether queries become lanes
---     build(own)                     records what it does; own has K, group, and the functions of Own
+--     in_lanes                       whether queries are put into lanes
+--     build(own)                     records the work; own has K, group, and the functions of Own
 --       own.p, own.q                 the parameters, and the queries in lanes
 --       own.rows, own.seen           the result of query_rows; the keys that the first query sees
---   M.axes, fills, cycles            as stage/init.lua has them; sections adds what both need
+--   M.axes, fills, cycles            as in stage/init.lua; the *_sections add memory that both need
 
 local context_of = require "emit.context"
 local conversions = require "rewrite.conversions"
@@ -28,15 +28,16 @@ local M = {}
 local Own = {}
 Own.__index = Own
 
--- Whether an odd number of queries' columns takes no more squares to put words of a head into lanes than floats of all.
+-- For an odd dk: whether the words of each head can be put into lanes in no more squares than the floats of all heads.
 local function fewer_squares(plan, tensor, depth)
   local lanes, side_by_side = plan.isa.lanes, layouts.side_by_side(tensor, depth)
   local words = plan.hb * tiles.ceil_div(tiles.words(plan.attend.scheme, depth), lanes)
   return not side_by_side or words <= tiles.ceil_div(plan.hb * depth, lanes)
 end
 
--- Where the queries of attention come from: the products with them in lanes, `query` of all heads and `key_query` of
--- each; or a tensor whose rows are theirs, and the projection that makes it, if one does.
+-- Where the queries of attention come from. `query` is a product of all heads with queries in the lanes, and
+-- `key_query` one of each head. Otherwise `tensor` has them as rows, and `projected` is the projection that makes it,
+-- if any.
 function M.queries(plan)
   local list, tensor, own = plan.stages, plan.attend.queries, {}
   local stage = graph.maker(list, tensor)
@@ -48,9 +49,9 @@ function M.queries(plan)
   return own
 end
 
--- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head there
--- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them, or
--- become such, a number and the one so many behind it (`distance`). Or nil.
+-- If attention has to put rows of queries into lanes: tensor; width, columns of a head there; height, rows of a head in
+-- lanes; scale, unless the weights include it. paired: a head is words as products read them, or becomes such words: a
+-- number and the one `distance` after it. Otherwise nil.
 function M.query_rows(plan)
   local of, attend = M.queries(plan), plan.attend
   local tensor, projected = of.tensor, of.projected
@@ -68,43 +69,43 @@ function M.query_rows(plan)
   return given and { tensor = given, width = given.width, height = given.width, scale = attend.scale }
 end
 
--- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
--- at: where it is there; lane: the first of its rows where these are lanes, of which a head has `height`. distance:
--- each head becomes words.
+-- Records build(columns, at, lane) for the parts of a tensor that hold a block of heads. Heads that lie side by side
+-- are one part. at: the part's offset in the tensor; lane: its first row in lanes, of which a head has `height`.
+-- distance: the words of each head are made separately.
 function M.each_matrix(K, tensor, width, height, build, distance)
   local hb = K.plan.hb
   if layouts.side_by_side(tensor, height) and width == height and not distance then return build(hb * width, 0, 0) end
   K:each("head", hb, function(i) build(width, i * tensor.head, i * height) end)
 end
 
--- Rows that a head has of the context, where these are lanes.
+-- Rows of the context of a head, with queries in the lanes.
 function M.context_rows(plan, stage)
   return stage.context.pairs and tiles.words(stage.context.scheme, stage.out) or stage.out
 end
 
 -- ---- inside the function of a group ----
 
--- The place of a section of the task: but in straight code it has a name.
+-- A section of the task's memory, which has a name in C unless the code is straight-line.
 function Own:scratch(name)
   local found = self.K.plan.memory:from(self.p.scratch, name)
   return self.K.full and found or tape.pointer(sections.name(name), 0, found.type)
 end
 
--- Where the keys and values of head kv begin.
+-- The first key and the first value of head kv.
 function Own:of_keys(kv)
   local plan = self.K.plan
   return self.p.keys:at(kv * plan.attend.keys.head), self.p.values:at(kv * context_of.operand(plan).head)
 end
 
--- The scales of their rows, if they have such.
+-- The scales of its rows of keys or values, if there are any.
 function Own:scales_of(name, kv) return self.p[name] and self.p[name]:at(kv * self.K.plan.cfg.seq_kv) end
 
--- A number of each head that is packed, from head i on.
+-- Returns a function that finds packed numbers by name (one for each head), from head i on.
 function Own:packed_from(i)
   return function(name) return self.K.plan.memory:from(self.p.packed, name):at(i) end
 end
 
--- The norm and rope of the queries of head i.
+-- Applies norm and rope to the queries of head i.
 function Own:turn_queries(i, q_head)
   local K, p, qk, cfg = self.K, self.p, self.K.plan.attend.qk, self.K.plan.cfg
   if not qk then return end
@@ -114,7 +115,7 @@ function Own:turn_queries(i, q_head)
     gains = p.gains and p.gains:at(qk.q_heads and i * cfg.dk or 0), factors = factors })
 end
 
--- The queries of all heads in lanes: rows that are transposed, or their product.
+-- The queries of all heads in lanes: transposed rows, or the result of the query projection.
 local function queries_in_lanes(own, in_lanes)
   local K, plan, group, rows, q = own.K, own.K.plan, own.group, own.rows, nil
   local query = M.queries(plan).query
@@ -135,12 +136,12 @@ end
 
 -- ---- the function ----
 
--- What the function of a group is given.
+-- The arguments of the function of a group.
 local function arguments(K, place, stage, group, i)
   local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
   local q0, queries, context = i * group.used + group.q0, M.query_rows(plan), stage.context
   local function from_q0(tensor) return memory:tensor(place, tensor):at(layouts.at(tensor, q0)) end
-  local function of_keys(name) -- what is [h][seq][seq_kv]
+  local function of_keys(name) -- for results that are [h][seq][seq_kv]
     return place[name] and place[name]:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv)
   end
   local in_lanes = context.at == "lanes"
@@ -160,7 +161,7 @@ local function arguments(K, place, stage, group, i)
   }
 end
 
--- The same as parameters.
+-- The same as a list of parameters.
 local function params_of(plan, a)
   local params = {}
   local function add(name, kind) params[#params + 1] = a[name] and { name, kind, a[name] } or nil end
@@ -203,28 +204,28 @@ function M.axes(plan)
              queries = groups.queries } }
 end
 
--- Adds a section of a task with so many rows of the widest group.
+-- Adds a section of a task with so many rows as wide as the widest group.
 function M.add_rows(plan, add, name, doc, rows, type)
   add("task", { name = name, doc = doc, count = rows * plan.widest, type = type })
 end
 
--- Queries in lanes, where they become such.
+-- The section of the queries in lanes, if they are put there.
 function M.query_sections(plan, add)
   local rows, of, scheme = M.query_rows(plan), M.queries(plan), plan.attend.scheme
-  local asked = (scheme.group == 1 or rows and rows.paired) and scheme.held or nil -- not before they are pairs
+  local asked = (scheme.group == 1 or rows and rows.paired) and scheme.held or nil -- only once they are pairs
   if not (rows or of.query) then return end
   M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or of.query.cols),
     of.key_query and of.key_query.scheme.held or asked)
 end
 
--- What rows of scores have of a number for each head.
+-- The sections of what score rows pack: a number for each head.
 function M.packed_sections(plan, add)
   for _, value in ipairs(plan.scores.packed) do
     add("head", { name = value.name, doc = value.doc, count = plan.hb })
   end
 end
 
--- Factors and tables of the queries.
+-- The sections of norm factors and rope tables for the queries.
 function M.qk_sections(plan, stage, add)
   if not stage.qk then return end
   if stage.qk.norm then M.add_rows(plan, add, "norms", "factors and means of queries", 2) end
@@ -241,7 +242,7 @@ function M.fills(pack, stage)
   end
 end
 
--- With all that is applied to its queries.
+-- Includes the products that are applied to its queries and context.
 function M.cycles(plan, stage)
   local macs = stage:macs()
   for _, other in ipairs(plan.stages) do
@@ -250,7 +251,7 @@ function M.cycles(plan, stage)
   return 2.0 * macs / plan.per_cycle
 end
 
--- A kind of groups, in words.
+-- Describes a kind of groups.
 function M.queries_text(plan, group)
   local of = M.queries(plan)
   local first = of.query or of.key_query

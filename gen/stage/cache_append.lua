@@ -1,5 +1,5 @@
--- Appends rows of keys or values to a cache of a smaller type, from float32 results or from an input. int8 has a scale
--- for each row of a head, the largest magnitude over 127. A row with NaN or Inf has the scale NaN.
+-- Appends rows of keys or values to a cache of a smaller type, from float32 results or from an input. An int8 cache has
+-- a scale for each row of a head: the largest magnitude over 127. A row with NaN or Inf has the scale NaN.
 
 local graph = require "graph.init"
 local layouts = require "graph.layout"
@@ -10,7 +10,7 @@ local M = { phase = "cache_append", title = "rows into the cache", per = rows_of
 
 local LEAST = 2.0 ^ -100 -- the magnitude below which all of a row rounds to zero
 
--- The list with what keeps rows, behind all that makes them.
+-- Adds the stages that append rows to the cache, after all that make these rows.
 function M.rewrite(_, list)
   local attend = graph.attend(list)
   local all = {}
@@ -29,7 +29,7 @@ function M.sections(plan, stage, add)
                   count = stage.heads * rows, exact = c.exact })
 end
 
--- n numbers from x on as integers to out, and their scale.
+-- Quantizes n numbers from x on to `out`, and stores their scale.
 local function quantize(K, x, out, scale, n)
   local t, w = K.t, K.plan.isa.full
   local function constant(name, value) return t:op("set", w, name, value) end
@@ -39,7 +39,7 @@ local function quantize(K, x, out, scale, n)
     t:scope(function()
       local value = t:read("load", w, "value", x:at(at), used)
       t:update(most, "max", t:op("max", w, "size", value, t:op("sub", w, "minus", zero, value)), most)
-      t:update(test, "fma", value, zero, test) -- NaN if there is any, or Inf
+      t:update(test, "fma", value, zero, test) -- becomes NaN with any NaN or Inf
     end)
   end)
   local largest = transpose.of_lanes(t, "max", most, "largest")

@@ -1,23 +1,23 @@
--- Stages that change how numbers lie, or their type, and nothing else: a row each, which is a kind of stage.
+-- Stages that only change the layout or the type of numbers. Each kind of stage is a row here.
 --
 --   kind               from                                to
---   narrow             inputs                              pairs, zeros behind each row
---   round              inputs                              float32, rounded to the type of operands A
+--   narrow             inputs                              pairs, padded with zeros at the end of each row
+--   round              inputs                              float32, rounded to the type of operand A
 --   widen              inputs of a smaller type            float32
---   quantize           inputs                              words of integers, a scale for each row
---   widen_heads        weights of a block of heads         pairs, of small integers (stage/widened.lua)
---   widen_output       weights of the output               the same
---   quantize_context   the context, of all heads           the same, in lanes or rows as the context is
---   context_rows       the context, with queries in lanes  rows of words, zeros behind each
+--   quantize           inputs                              words of integers, with a scale for each row
+--   widen_heads        int8/int4 weights of a head block   pairs (stage/widened.lua)
+--   widen_output       int8/int4 weights of the output     pairs
+--   quantize_context   the context of all heads            words of integers; in lanes or rows, as the context
+--   context_rows       the context, queries in the lanes   rows of words, padded with zeros
 --   transpose          X of a group of queries             XT[d_model][group width]
---   key_rows           K of a block of heads               rows of words, zeros behind each; of an odd dk float32
+--   key_rows           K of a block of heads               rows of words, padded with zeros; with an odd dk, float32
 --                                                          rows become words
---   value_rows         V of a block of heads               a row of words for each column, zeros behind each
+--   value_rows         V of a block of heads               a row of words for each column, padded with zeros
 --
--- Rows of K would meet the words of another head there, times zeros of Q, but these words may be infinite.
+-- Without the padding of key_rows, the last words of K would be those of the next head: times zero, but 0 x Inf is NaN.
 --
--- rewrite/conversions.lua puts most of them into the list. Two more kinds copy numbers. stage/copy.lua ends as a
--- projection does, and stage/cache_append.lua finds the scales of a cache.
+-- rewrite/conversions.lua puts most of them into the list. Two more kinds that copy numbers have files of their own:
+-- stage/copy.lua shares the end of a projection, and stage/cache_append.lua computes the scales of a cache.
 
 local expr = require "base.expr"
 local graph = require "graph.init"
@@ -39,11 +39,11 @@ local function add_words(add, where, to, doc)
   add(where, { name = to.name, doc = doc, cols = to.row, count = to.count, type = to.scheme.held })
 end
 
--- ---- inputs: rows in parts for tasks ----
+-- ---- inputs: rows, divided into parts for tasks ----
 
 local ROWS = 64 -- of a task
 
--- The parts, { input, size, count, at, first } each, what is left as one more; and their number.
+-- The parts, { input, size, count, at, first } each, with the remaining rows as a part of their own; and their number.
 local function split(stage)
   local tasks, parts = 0, {}
   for _, input in ipairs(stage.inputs) do
@@ -59,7 +59,7 @@ local function split(stage)
   return parts, tasks
 end
 
--- row: phase, title, each = what is done with a number; held, where numbers are as operands; emit.
+-- row: phase, title, emit; each, operations on a number; held, whether the result has the operands' type.
 local function of_inputs(row)
   local kind = { phase = row.phase, title = row.title, emit = row.emit }
   function kind.sections(_, stage, add)
@@ -89,9 +89,9 @@ local function of_inputs(row)
   return kind
 end
 
--- Records copies of the numbers of rows, which lie side by side whatever they are of. change(K, w, name, number, to)
--- returns what becomes of a vector, name being a suffix for the values of the text. words: verb, of the function, and
--- done, what the numbers are then.
+-- Records copies of rows, which are handled as one array because they are contiguous. change(K, w, name, number, to)
+-- returns the new value of a vector; name: a suffix for names of values. words: verb, for the function's name; done,
+-- for the result's name; text, for the comment.
 local function copied(words, change)
   return function(K, place, _, part, i)
     local t, input, count = K.t, part.input, part.size * part.input.cols
@@ -107,7 +107,7 @@ local function copied(words, change)
   end
 end
 
--- Where a part of an input begins, and what becomes of it.
+-- The source and the destination of a part of an input, and its first row.
 local function ends_of(K, place, part, i)
   local input, first = part.input, i * part.size + part.at
   local to = K.plan.memory:at(place, input.to.name)
@@ -136,7 +136,7 @@ M.narrow = of_inputs {
           t:scope(function() store(word, t:op("zero", isa.full, "zero")) end)
         end
       end
-      local function together(i, count) -- rows whose words lie side by side
+      local function together(i, count) -- rows whose words are interleaved
         for n = 0, count - 1 do row(i * interleave + n, i * (interleave * to.row) + interleave * n) end
       end
       K:each("row", part.size // interleave, function(i) together(i, interleave) end)
@@ -154,7 +154,7 @@ M.widen = of_inputs {
   phase = "widen", title = "inputs in float32", each = 2.0,
   emit = copied { verb = "widen", done = "wide", text = " in float32" } }
 
--- A number is read twice, and multiplied.
+-- Each number is loaded twice, and multiplied.
 M.quantize = of_inputs {
   phase = "quantize", title = "inputs in int8", each = 3.0,
   emit = function(K, place, _, part, i)
@@ -173,7 +173,7 @@ M.widen_output = widened { phase = "widen_output", title = "weights of the outpu
 
 -- ---- groups of queries ----
 
--- row: phase, title, each as above; numbers(plan, stage) that each query has; sections, emit; cost.
+-- row: phase, title, each as above; numbers(plan, stage) of each query; sections, emit; cost.
 local function of_groups(row)
   return { phase = row.phase, title = row.title, sections = row.sections, emit = row.emit, cost = row.cost,
            axes = function(plan) return { groups.axis(plan) } end,
@@ -182,7 +182,7 @@ local function of_groups(row)
            end }
 end
 
--- A word is read, goes through as many exchanges as there are steps of a transposition, and is stored.
+-- A word is loaded, takes part in each step of a transposition, and is stored.
 local TRANSPOSED = 6.0
 
 M.quantize_context = of_groups {
@@ -241,7 +241,7 @@ M.transpose = of_groups {
         change = round and change },
       K.plan.memory:of_group(place, "xt", group, i))
   end,
-  -- In slots of an FMA, as tiles have it: squares of vectors are shuffled in log2(lanes) steps, then stored.
+  -- In FMA slots, as for tiles: squares of vectors are shuffled in log2(lanes) steps, then stored.
   cost = function(plan)
     local lanes, ports, cfg = plan.isa.lanes, plan.cpu.ports, plan.cfg
     local vectors = tiles.ceil_div(cfg.seq, lanes) * cfg.d_model
@@ -250,7 +250,7 @@ M.transpose = of_groups {
 
 -- ---- a block of heads ----
 
--- A row of words as it is.
+-- Copies a row of words unchanged.
 local function copy_words(K, stage, from, to)
   local t, w = K.t, K.plan.isa.full
   K:vectors("block", stage.words, function(at, used)
@@ -258,7 +258,8 @@ local function copy_words(K, stage, from, to)
   end)
 end
 
--- A row of float32 as words of a number and the one half a row behind it; zeros are in the last word, and behind it.
+-- Makes a row of words from float32: a word has a number and the one half a row after it. The last word and the padding
+-- have zeros.
 local function words_of_row(K, stage, from, to)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   transpose.words_apart(K, stage.words, function(at, firsts, seconds)
@@ -304,8 +305,8 @@ M.key_rows = {
   -- A load and a store for each vector.
   cycles = function(plan, stage) return 2.0 * stage.heads * plan.cfg.seq_kv * stage.c.row / plan.isa.lanes end }
 
--- Records a block of words: as many rows of words of V, or fewer, become columns. Blocks behind the keys that a run has
--- are left as they are, for no tile reads them.
+-- Records a block of words: at most as many rows of words of V as there are lanes are transposed. Blocks after the last
+-- key of a run are left as they are, because no tile reads them.
 local function value_block(K, place, stage, size, first)
   local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
   local ld, row = stage.a.row, stage.c.row
@@ -327,7 +328,7 @@ local function value_block(K, place, stage, size, first)
       end)
     end
     local function all() K:vectors("block", graph.in_block(plan, stage) * stage.cols, block) end
-    -- Where a run has no key, tiles read zeros of the first block.
+    -- The first block is always made, because tiles of a run without any key read it and need zeros there.
     if p.bounds.stop then t:when(p.key, p.bounds.stop + 1, all) else all() end
   end))
 end

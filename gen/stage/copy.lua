@@ -1,6 +1,6 @@
--- Copies keys or values of a block of heads out of inputs or a cache, for one of three reasons. Behind a mask, tiles
--- may touch rows past the last one. Keys may need rope. Rows far from each other may share too few sets of the nearest
--- cache. Otherwise attention reads them in place. Inputs are also copied into a cache.
+-- Copies keys or values of a block of heads out of inputs or a cache, for one of three reasons. With a mask, tiles may
+-- touch rows after the last one. Keys may need rope. Rows that are far apart may share too few sets of L1. Otherwise
+-- attention reads them in place. Inputs are also copied into a cache.
 
 local choices = require "base.choices"
 local expr = require "base.expr"
@@ -19,11 +19,11 @@ local widening = require "emit.widening"
 
 local M = { phase = rows_of.phase, title = rows_of.title, per = rows_of.per, axes = rows_of.at_once }
 
--- Of groups of queries by the rows of a head, from which on a copy takes less time (measured, Zen 5).
+-- A copy pays from so many passes over the rows of a head (one for each group of queries); measured on Zen 5.
 local PASSES = 4
 
--- Whether rows of an input lie so far apart that those of a block of keys crowd their sets of the nearest cache. Rows
--- of a copy, of so many numbers each, must not.
+-- Whether rows of an input are so far apart that those of a block of keys exceed their sets of L1, while those of a
+-- copy, which has `row` numbers a row, would not.
 local function crowds(plan, attend, input, row)
   local passes, rows = 0, math.min(groups.key_block(plan), plan.cfg.seq_kv)
   for _, group in ipairs(plan.groups) do passes = passes + group.count * attend.share end
@@ -32,7 +32,7 @@ local function crowds(plan, attend, input, row)
   return found
 end
 
--- The list with copies where they are needed, for groups that are planned.
+-- Adds copies to the list where they are needed. Groups have their tiles already.
 function M.rewrite(plan, list)
   local rows, spilling, read = plan.cfg.seq_kv, false, {}
   for _, group in ipairs(plan.groups) do spilling = spilling or rows % group.key_rows > 0 end
@@ -47,7 +47,7 @@ function M.rewrite(plan, list)
       or input.heads and crowds(plan, attend, input, row)))
     local qk = name == "keys" and not cached and attend.qk or nil
     local in_pairs = attend.scheme.group > 1 and not (input.pairs or ragged)
-    -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
+    -- Rows after those that a cache holds now are not this kernel's, so a tile must not touch them.
     if in_pairs or input.heads and (qk or touched) then
       local copy = tensors.workspace(cached and "copied_" .. name or name, { head = width, row = row, operand = name })
       if input.type and not in_pairs and attend.scheme.b.round then copy = layouts.held(copy, attend.scheme) end
@@ -62,7 +62,7 @@ function M.rewrite(plan, list)
   return graph.edited(list, { [attend] = before })
 end
 
--- Rows of what it makes, as a product has them.
+-- The row stride of the copy, as a product would choose it.
 function M.plan(plan, stage)
   if stage.c.exact then return 0 end
   local row = tiles.round_up(graph.in_block(plan, stage) * stage.cols, plan.isa.lanes)
@@ -78,7 +78,8 @@ function M.fills(pack, stage)
   if stage.qk then qk_of.key_fills(pack, stage.qk) end
 end
 
--- Copies a row, which in straight code may be behind those that a cache has now: values become zeros there.
+-- Copies a row. In straight-line code the row may be beyond those that the cache holds now; a row of V becomes zeros
+-- then.
 local function if_there(K, stage, bounds, row, copy, clear)
   if not (K.full and stage.a.grows) then return copy() end
   K.t:when(row, bounds.stop, copy, stage.of == "values" and clear or nil)
@@ -99,12 +100,12 @@ function M.emit(K, place, stage)
   table.move(turns, 1, #turns, #params + 1, params)
   local verb = kept and "append_" or copy.staged and "take_" or "copy_"
   K:part(verb .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
-    -- Heads that lie side by side are one.
+    -- Heads that lie side by side are copied as one.
     local heads, columns = all, stage.cols
     if layouts.side_by_side(input, columns) and not input.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
       local first = p.bounds.first or 0
-      if copy.pairs == "rows" then first = expr.div(first, 2) * 2 end -- a whole pair
+      if copy.pairs == "rows" then first = expr.div(first, 2) * 2 end -- begin with a whole pair
       K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
         local row = i + first
         local x, out = p.x:at(layouts.at(input, row, head)), p.out:at(head * columns + row * copy.row)

@@ -1,5 +1,5 @@
--- Attention of decode steps: few queries that read all of a long cache. Lanes are keys in the scores, and columns of V
--- in the context (schedule/decode.lua). emit/decode.lua records the code of a query.
+-- Attention of decode steps: few queries that read all of a long cache. Lanes run over keys for the scores, and over
+-- columns of V for the context (schedule/decode.lua). emit/decode.lua records the code of a query.
 
 local attention = require "stage.attention"
 local decode = require "emit.decode"
@@ -14,8 +14,8 @@ local wording = require "base.wording"
 local M = { phase = "attend", title = "attend", per = "heads", axes = attention.axes, fills = attention.fills,
             cycles = attention.cycles }
 
--- The rows that queries are read from as such; nil where a norm or rope has them in lanes. changed: as numbers that are
--- scaled or rounded before.
+-- Queries that are used as rows; nil where a norm or rope handles them in lanes first. changed: they are scaled or
+-- rounded before.
 local function query_rows(plan)
   local rows = attention.query_rows(plan)
   if not rows or plan.attend.qk or rows.width ~= plan.attend.depth then return nil end
@@ -24,10 +24,10 @@ local function query_rows(plan)
            changed = scale or plan.attend.scheme.b.round }
 end
 
--- Rows of biases that a query needs: one for each of the heads that share keys, or one for all.
+-- How many rows of biases a query needs: one for each of the heads that share keys, or one for all heads.
 local function bias_rows(plan) return mask.by_head(plan) and plan.attend.share or 1 end
 
--- Rows of queries, scaled and rounded, heads side by side.
+-- Scales and rounds rows of queries, and stores heads side by side.
 local function change_rows(own, rows, to)
   local K, group, plan = own.K, own.group, own.K.plan
   local t, w, round = K.t, plan.isa.full, plan.attend.scheme.b.round
@@ -49,7 +49,7 @@ local function change_rows(own, rows, to)
   end)
 end
 
--- The queries as rows: those in lanes become such again.
+-- The queries as rows. Queries in lanes are transposed back.
 local function rows_of(own)
   local K, plan, depth, rows = own.K, own.K.plan, own.K.plan.attend.depth, query_rows(own.K.plan)
   if rows and not rows.changed then
@@ -79,7 +79,7 @@ local function write_biases(own, kv, r)
   end)
 end
 
--- Where integers of queries, keys and weights go, and their scales (emit/decode_words.lua).
+-- The sections of quantized queries, keys and weights, and of their scales (emit/decode_words.lua).
 local function words_of(own)
   local list = {}
   for _, name in ipairs { "q", "q_scales", "panel", "p_words", "p_scales" } do
@@ -129,7 +129,7 @@ end
 
 function M.plan(plan, stage) return 0, { step = steps.planned(plan, stage) } end
 
--- Of a task: queries in lanes and as rows, weights, their sums, those of the context; and what a mask takes.
+-- Memory of a task: queries in lanes and as rows, weights, their sums, sums of the context, and what a mask needs.
 function M.sections(plan, stage, add)
   local step, scored = stage.step, plan.attend.scheme.held
   local function add_task(name, doc, count, type)

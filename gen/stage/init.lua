@@ -1,28 +1,28 @@
--- The kinds of stages, a file or a row of convert.lua each, which has all about it; products have it for each nest of
--- their loops:
+-- The kinds of stages. All facts about a kind are in one file, or in one row of convert.lua; for products, in one table
+-- for each way of nesting their loops:
 --
---   plan(plan, stage)          the cost of its tiles, and the fields that these are
+--   plan(plan, stage)          the cost of its tiles, and fields to add to the stage
 --   stays_near(plan, stage)    whether several heads may be projected together; missing: they may
 --   tell(plan, stage)          adds its reasons to those of the plan
---   sections(plan, stage, add) what memory it needs (schedule/memory.lua)
+--   sections(plan, stage, add) the memory it needs (schedule/memory.lua)
 --   fills(pack, stage)         how its weights are packed (plan/pack.lua)
---   phase, title, per          where it is in the order: phase of tasks, title in the text, per = "heads" if it is
---                              done for each block of heads; without a phase another stage does it
+--   phase, title, per          its phase of tasks, its title in comments, and per = "heads" if it is done for each
+--                              block of heads. Without a phase, another stage records it
 --   axes(plan, stage), emit(K, place, stage, item, i, ...)   its tasks and their work (plan/walk.lua)
---   begin(K, place)            what comes before the first of these in a run or a task
+--   begin(K, place)            recorded before the first of these in a run or a task
 --   cycles(plan, stage)        of a batch entry, at one FMA of a full vector a cycle
---   statements(count, plan, stage)   an estimate of its code (plan/budget.lua)
---   stack(plan, stage)         bytes of vectors that straight code keeps on the stack
+--   statements(count, plan, stage)   an estimate of its code size (plan/budget.lua)
+--   stack(plan, stage)         bytes of vectors that straight-line code keeps on the stack
 --   describe(plan, stage)      lines { name, text }
 --
--- All are optional. Without `cycles` they are counted by its multiply-adds.
+-- All are optional. Without `cycles`, the multiply-adds of the stage count.
 
 local convert = require "stage.convert"
 
 local M = {}
 local added = {}
 
--- Adds a kind that is no file of this folder.
+-- Adds a kind that has no file in this folder.
 function M.add(name, kind) added[name] = kind end
 
 function M.of(stage)
@@ -30,7 +30,7 @@ function M.of(stage)
   return kind[stage.nest] or kind
 end
 
--- What a stage's kind says by the function `name`; `default` if it has none.
+-- Calls the function `name` of a stage's kind; returns `default` if the kind has none.
 function M.ask(name, default, plan, stage, ...)
   local answer = M.of(stage)[name]
   if not answer then return default end

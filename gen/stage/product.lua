@@ -1,15 +1,15 @@
--- Products with weights, C = A B + bias: one kind, whose loops are nested in one of these ways (`nest` of a stage).
+-- Products with weights, C = A B + bias. They are one kind of stage, whose loops are nested in one of these ways
+-- (`nest`):
 --
 --   nest      lanes     loops of a run or its tasks            inside of them
---   rows      columns   blocks of heads, parts of the rows     tiles of rows and panels, as caches like them.
---   tiles     columns   blocks of heads, tiles of rows         panels, of one product of the same rows.
---   columns   columns   none: some columns of such a product   how these are packed.
---   groups    columns   blocks of groups of queries, panels    tiles of rows.
---   lanes     queries   none: attention records it             tiles; for all heads of a block or for each.
+--   rows      columns   blocks of heads, parts of the rows     tiles of rows and panels, in the order that suits caches
+--   tiles     columns   blocks of heads, tiles of rows         panels of one product of the same rows
+--   columns   columns   none: some columns of such a product   (only how they are packed)
+--   groups    columns   blocks of groups of queries, panels    tiles of rows
+--   lanes     queries   none: attention records it             tiles, for all heads of a block or for each
 --
--- With "tiles" several projections are one product, [Wq Wk Wv] (rewrite/joint.lua). "groups" has a file of its own,
--- stage/product_groups.lua.
--- How a tile ends is data: its bias, `add`, and what the layout of C says (emit/ending.lua).
+-- With "tiles", several projections are one product, [Wq Wk Wv] (rewrite/joint.lua). "groups" has a file of its own,
+-- stage/product_groups.lua. The end of a tile is data: its bias, `add`, and the layout of C (emit/ending.lua).
 
 local choices = require "base.choices"
 local emit_qk = require "emit.qk"
@@ -61,7 +61,7 @@ end
 
 -- ---- rows: all panels of a block of heads ----
 
--- build(first, some) for `count` tiles of a run from number `from` on: one at a time, or a few.
+-- Records build(first, some) for `count` tiles of a run from number `from` on, one at a time or a few.
 local function each_part(K, run, from, count, few, build)
   if not few then return K:each("tile", count, function(i) build(from + i, 1) end) end
   if run.count <= few then return build(from, count) end
@@ -70,8 +70,8 @@ local function each_part(K, run, from, count, few, build)
   end)
 end
 
--- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where tiles fetch
--- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
+-- The tiles of some runs by all panels. Panels are the inner loop, except with tile registers, and where tiles prefetch
+-- the weights that follow a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_rows(K, stage, p, runs)
   local product, a, c, ends = stage.product, stage.a, stage.c, layouts.stored(stage.c)
   local fetched, before = (not stage.parts or K.plan.fetch == "ahead") and fetch.of(K.plan, product), {}
@@ -87,12 +87,14 @@ local function record_rows(K, stage, p, runs)
       scales = function(i) return p.row_scales and p.row_scales:at(row_of(i)) end,
       next = function(i) return fetched and fetch.of_tile(fetched, panels, p.w, panel, i + from + before[run]) end,
       c = function(i)
-        local word = expr.share(run.size % ends.down == 0 and row_of(i) or run.at, ends.down) -- a last odd row is alone
+        -- A last odd row is stored alone.
+        local word = expr.share(run.size % ends.down == 0 and row_of(i) or run.at, ends.down)
         return p.out:at(word * c.row + expr.share(column, ends.across)), c.row
       end,
     })
   end
-  local pass = not (a.tile_words or stage.parts) and not fetch.stay(K.plan, product) -- and so cross to no other product
+  -- And tiles do not prefetch for another product.
+  local pass = not (a.tile_words or stage.parts) and not fetch.stay(K.plan, product)
   local panels_first = pass or fetched and not fetched.crosses
   if pass then
     choices.add(K.t.why, "panels_pass")
@@ -114,8 +116,8 @@ local function record_rows(K, stage, p, runs)
   end
 end
 
--- The function that projects a block of heads, whose tiles are those of `runs`. part: { row, rows, number } of X and of
--- its tiles, if it is not all of them.
+-- The function that projects a block of heads, with the tiles of `runs`. part: { row, rows, number }, the rows of X and
+-- the first tile, if it is only a part of them.
 local function rows_function(K, place, stage, runs, part)
   local plan, memory, row = K.plan, K.plan.memory, part and part.row or 0
   local past, bounds = stage.behind and place[stage.behind], rows_of.bounds_of(K, place, stage)
@@ -144,8 +146,8 @@ local function rows_function(K, place, stage, runs, part)
   K.role = nil
 end
 
--- Whether tiles of rows are taken a few at a time, by the weights of keys, values and queries in turn: rows of X that
--- the second-level cache does not keep, where nothing says how many are asked for, or is done behind the last one.
+-- Whether tiles of rows are taken a few at a time, with the weights of K, V and Q in turn for each few. This pays if L2
+-- does not hold the rows of X. It needs a fixed number of rows, and nothing to do after the last one.
 local function in_parts(plan, stage)
   local product, c, run = stage.product, stage.c, stage.product.runs[1][1]
   local margin = c.operand == "values" and not c.staged and plan.kv_rows > plan.cfg.seq_kv
@@ -184,10 +186,10 @@ M.tiles = {
   phase = rows_of.phase, title = rows_of.title, per = rows_of.per,
   plan = plan_rows, sections = row_sections, statements = row_statements,
   fills = function() end, -- those of its parts
-  -- Whether its weights stay in the second-level cache, or meet no second tile of rows.
+  -- Whether its weights stay in L2, or there is only one tile of rows.
   stays_near = function(plan, stage) return fetch.stay(plan, stage.product) or tiles.count(stage.product) == 1 end,
-  -- Tiles of rows, of which a task has several; and the rows of V that a tile of keys may touch behind the last one, if
-  -- there are any.
+  -- Tiles of rows, several for a task. If a tile of keys may touch rows of V after the last one, clearing these is one
+  -- more place.
   axes = function(plan, stage)
     local items, total = {}, 0
     for _, run in ipairs(stage.product.runs[1]) do
@@ -215,7 +217,7 @@ M.tiles = {
 
 -- ---- columns: one of these projections ----
 
--- The product that makes it: of all.
+-- The joint product that computes its columns.
 local function whole_of(plan, stage)
   for _, other in ipairs(plan.stages) do
     if other.parts and other.name == stage.c.within then return other end
@@ -223,13 +225,13 @@ local function whole_of(plan, stage)
 end
 
 M.columns = {
-  -- Its rows are those of all.
+  -- Its row stride is that of the joint product.
   plan = function(plan, stage) return 0, { c = tensors.with(stage.c, { row = whole_of(plan, stage).product.ld }) } end,
   sections = function(_, stage, add)
     add("projected", { name = stage.name, within = stage.c.within, column = stage.c.column })
   end,
   fills = function(pack, stage) packed.columns(pack, stage, whole_of(pack.plan, stage)) end,
-  -- The last one tells of the tiles of all.
+  -- The last one describes the tiles of the joint product.
   describe = function(plan, stage)
     local whole, first = whole_of(plan, stage), stage.c.column
     local last = whole.parts[#whole.parts].name == stage.name
@@ -241,10 +243,10 @@ M.columns = {
 
 -- ---- lanes: applied to a group of queries ----
 
--- The sizes for a block of heads, those of the first group: it has the most vectors, so what fits there fits all.
+-- The sizes for a block of heads. Those of the first group serve all, because it has the most vectors.
 local function in_lanes(plan, stage) return plan.groups[1].products[stage.name] end
 
--- How many matrices are packed for a block of heads: they may share one.
+-- How many matrices are packed for a block of heads: one for each, or one for all.
 local function matrices(plan, stage) return stage.per == "head" and graph.in_block(plan, stage.weights) or 1 end
 
 M.lanes = {
@@ -266,8 +268,8 @@ M.lanes = {
   fills = function(pack, stage) packed.lanes(pack, stage, in_lanes(pack.plan, stage), matrices(pack.plan, stage)) end,
 }
 
--- One head of a block, or all of them. at: group; packed, where the weights of the block begin; head = number of its
--- matrix; the matrices b and c of the group.
+-- Applies the product for one head of a block, or for all of them. at: group; packed, where the weights of the block
+-- begin; head, the number of the matrix; b and c, the matrices of the group.
 function M.apply(K, stage, at)
   local plan, product = K.plan, in_lanes(K.plan, stage)
   local function from(matrix, size) return plan.memory:from(at.packed, matrix.section):at(at.head * size) end

@@ -1,5 +1,6 @@
--- The nest `groups` of products (stage/product.lua): one product for all heads, as Y = O Wo + bias. Panels of weights
--- by blocks of groups of queries. A lies group by group, with queries in the lanes, or in rows; C lies in rows.
+-- The nest `groups` of products (stage/product.lua): one product for all heads, such as Y = O Wo + bias. Its loops are
+-- blocks of groups of queries and panels of weights. A lies group by group, with queries in the lanes or in rows, and C
+-- in rows.
 
 local asked = require "emit.asked"
 local choices = require "base.choices"
@@ -28,7 +29,7 @@ function M.plan(plan, stage)
   local product, cost = tiles.columns(tiles.target(plan, stage.multiplied), KEYS, sets, stage.cols,
     { steps = tiles.words(stage.scheme, stage.steps), order = "columns",
       rounded = plan.arrays.round and stage.c.at == "input" })
-  -- The second-level cache holds their rows of A, so that each panel is read from farther away once a block.
+  -- L2 holds the rows of A of a block, so that each panel is read from L3 or DRAM once a block.
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))
   return cost, { product = product, blocks = blocks, block_count = block_count,
@@ -51,7 +52,7 @@ function M.sections(plan, stage, add)
 end
 
 function M.axes(plan, stage)
-  local function queries(part) -- equal blocks have one piece
+  local function queries(part) -- a block that is repeated has only one piece
     local piece = part.pieces[1]
     local group = plan.groups[piece.kind]
     return piece.first * group.used + group.q0, piece.count * group.used
@@ -66,16 +67,16 @@ end
 
 function M.describe(_, stage) return { { stage.name, wording.product(stage.product) } } end
 
--- Whether the scales of a context in int8 lie query by query, not group by group.
+-- Whether an int8 context has its scales query by query, not group by group.
 local function scaled_rows(stage) return stage.a.scaled == "rows" end
 
--- Scales from group to group.
+-- The distance of the scales of two groups.
 local function scales_of(own, group)
   if scaled_rows(own.stage) then return group.used end
   return group.width * quantize.scales_of_row(own.stage.product.scheme, own.stage.product.steps)
 end
 
--- The function of a panel as text and parameters: its name, doc and params. own as `emit` has it.
+-- Returns the name, the comment and the parameters of a panel's function. own: as in `emit`.
 local function signature(own)
   local names, queries, params = {}, 0, { { "panel", "in", own.panel }, { "bias", "in", own.bias } }
   if own.next then params[3] = { "next", "in", own.next } end
@@ -94,8 +95,8 @@ local function signature(own)
     ("%d columns of %s for %d queries, from %s."):format(columns, stage.doc.c, queries, stage.doc.a), params
 end
 
--- `count` tiles of a piece from `number` of all on, of which the i-th is at(i): the number of its group and its first
--- row there, and where it goes.
+-- `count` tiles of a piece, of which the first is number `number` of all. at(i): the i-th tile's group, its first row
+-- in that group, and where it goes.
 local function tiles_of(own, i, run, number, count, at)
   local K, stage, p, plan = own.K, own.stage, own.p, own.K.plan
   local product, piece = stage.product, own.pieces[i]
@@ -152,8 +153,9 @@ local function piece_of(own, i)
   end)
 end
 
--- What a block has of a kind of groups, from number own.first of the kind on: { group, kind, count of equal groups, o,
--- y, scales, add, before, the tiles of other pieces }. Where rows are asked for, asked = so many from its first one on.
+-- The part of a block that has one kind of groups, from number own.first of the kind on: { group, kind, count of equal
+-- groups, o, y, scales, add, before: number of tiles in other pieces }. asked: how many rows a run asks for from the
+-- piece's first row on, if it says.
 local function piece_at(K, place, stage, piece, own)
   local plan, memory, a = K.plan, K.plan.memory, stage.a
   local group = plan.groups[piece.kind]
@@ -167,7 +169,7 @@ local function piece_at(K, place, stage, piece, own)
     scales = a.scales and (scaled_rows(stage) and memory:at(place, a.scales):at(row) or of_group(a.scales)) }
 end
 
--- The panel of columns j of a block of equal panels, all rows of the i-th of a block of equal blocks of groups.
+-- Panel j of a block of equal panels, for all rows of the i-th of a block of equal blocks of groups.
 function M.emit(K, place, stage, ...)
   local block, i, panels, j = ...
   local plan, product, total = K.plan, stage.product, 0

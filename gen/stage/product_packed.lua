@@ -1,4 +1,4 @@
--- How the weights of products are packed (stage/product.lua), by the nests of their loops.
+-- How the weights of products are packed (stage/product.lua), a function for each nest of their loops.
 
 local graph = require "graph.init"
 local qk_of = require "graph.qk"
@@ -6,7 +6,7 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
--- The panels of a product as they are packed: those that are multiplied, or what a run makes them of.
+-- The panels as they are packed: those that a run multiplies, or those from which a run makes them.
 function M.panels(stage, product)
   return stage.stored == stage.multiplied and product or tiles.packed(product, stage.stored, stage.steps)
 end
@@ -18,19 +18,20 @@ function M.sections(stage, space, doc, add)
   if stage.bias then add(space, { name = stage.bias.section, doc = "bias", count = stage.product.ld }) end
 end
 
--- A fill of a block of columns of weights, from number `at` of its own on: so many used of the width of the block.
+-- A fill of a block of columns of weights, from column block.at on: `used` columns in panels of `width`.
 local function weights_fill(pack, stage, block, fields)
   return pack.of_weights(stage.scheme, graph.with({ used = block.used, width = block.width, scale = stage.scale,
                                       terms = { pack.term(stage.weights, block.at) } }, fields))
 end
 
--- That of a bias.
+-- The fill of a bias.
 local function bias_fill(pack, stage, used, width, rounds)
   return { to = pack:at(stage.bias.section), steps = 1, used = used, width = width, scale = stage.scale,
            terms = stage.bias.terms or { pack.term(stage.bias, 0) }, rounds = rounds or {} }
 end
 
--- Panels of weights: add(matrix, fill), of so many steps; rounds(panels, round), those of a fill.
+-- Fills for panels of weights with so many K steps: add(matrix, fill) adds one; rounds(panels, round) returns its
+-- rounds.
 local function panels_fills(pack, stage, steps, add, rounds)
   pack:panels(stage.packed, pack:at(stage.weights.section), function(panels, to, round)
     add(stage.weights, weights_fill(pack, stage, panels, {
@@ -46,7 +47,7 @@ function M.rows(pack, stage)
   if stage.bias then add(stage.bias, bias_fill(pack, stage, used, stage.packed.ld)) end
 end
 
--- Those of all heads, whose rows may be of one head after the other.
+-- Weights of all heads. The rows of one head may follow those of another.
 function M.groups(pack, stage)
   local weights, h = stage.weights, pack.plan.cfg.h
   local function add(matrix, fill) pack:add(matrix.text, fill) end
@@ -59,10 +60,11 @@ function M.groups(pack, stage)
   add(stage.bias, bias_fill(pack, stage, stage.cols, stage.packed.ld))
 end
 
--- Some columns of the product `whole`, row by row, for others may lie beside them; zeros are there.
+-- Some columns of the joint product `whole`. They are filled row by row, because columns of other projections may lie
+-- beside them. The padding holds zeros already.
 function M.columns(pack, stage, whole)
   local product, c = whole.product, stage.c
-  -- Those that are among `used` columns from `at` on, in so many rows `row` apart.
+  -- Fills those of the columns that are among `used` columns from `at` on, in `steps` rows that are `row` apart.
   local function add(matrix, to, steps, row, at, used)
     local from = math.max(at, c.column)
     local n = math.min(at + used, c.column + c.columns) - from
@@ -80,7 +82,7 @@ function M.columns(pack, stage, whole)
   if stage.bias then add(stage.bias, pack:at(whole.bias.section), 1, 0, 0, whole.columns) end
 end
 
--- Weights as operand A, in tiles as high as those of the product; `count` matrices of a block of heads.
+-- Weights as operand A, in tiles as high as those of the product; count: matrices of a block of heads.
 function M.lanes(pack, stage, product, count)
   local weights, bias = stage.weights, stage.bias
   local function rounds(matrix, size, round)

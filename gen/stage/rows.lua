@@ -1,5 +1,5 @@
--- Rows of queries, keys or values of a block of heads, as a product or a copy makes them: where they lie, which of them
--- a run asks for, and what is done behind the last one.
+-- Rows of queries, keys or values of a block of heads, made by a product or a copy: where they lie, which of them a run
+-- asks for, and what follows once they are made.
 
 local emit_qk = require "emit.qk"
 local expr = require "base.expr"
@@ -10,11 +10,11 @@ local memory = require "schedule.memory"
 local score = require "score.init"
 local tiles = require "schedule.tiles"
 
--- What is made so has a place in the order of tasks.
+-- The phase of stages that make such rows.
 local M = { phase = "keys_values", title = "keys and values", per = "heads" }
 
--- Rows of what is projected: tiles of keys may touch more than there are. Those of a cache are the same for kernels of
--- any tiles and number of queries; an exact one has no more than there are.
+-- How many rows are stored. Tiles of keys may touch more rows than there are. The height of a cache does not depend on
+-- a kernel's tiles or number of queries, so that kernels can share it. An exact cache has no extra rows.
 local function height_of(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
   local scheme = plan.attend.scheme
@@ -23,7 +23,7 @@ local function height_of(plan, stage)
   return plan.kv_rows + (stage.c.operand == "keys" and tiles.rows_behind(scheme) or 0)
 end
 
--- What a stage makes of a block of heads, in the workspace or in a cache.
+-- The section of the result for a block of heads, in the workspace or in a cache.
 function M.result_section(plan, stage, add)
   local c, height, ends = stage.c, height_of(plan, stage), layouts.stored(stage.c)
   if c.at == "cache" then
@@ -38,7 +38,7 @@ end
 
 local STRAIGHT = 64 -- vectors of a row of zeros that are stored without a loop
 
--- Row i of V becomes zeros: all of it, or its columns in a row that has more than those.
+-- Clears row i of V: all of it, or only its own columns if the row also has those of other tensors.
 function M.clear_row(K, v, i)
   local t, isa, values = K.t, K.plan.isa, K.plan.attend.values
   local columns, zeros = values.columns or values.row, {}
@@ -60,8 +60,8 @@ function M.clear_row(K, v, i)
   end)
 end
 
--- Rows of V that a key tile may touch and nobody sees become zeros, so that zero weights stay zeros: `count` from
--- row `from` on.
+-- Clears `count` rows of V from row `from` on, which a tile of keys may touch though nobody sees them, so that their
+-- zero weights contribute zeros.
 local function clear_rows(K, v, from, count)
   K:each("row", count, function(i) M.clear_row(K, v, from + i) end)
 end
@@ -72,8 +72,8 @@ local function highest_tile(plan)
   return most
 end
 
--- Those behind the last key, and those before the first one. Of pairs those of which no key is seen: what a key has
--- beside it that nobody sees is finite, or the safe path keeps it out.
+-- Clears rows after the last key and before the first one. Of paired rows, it clears those with no visible key. A pair
+-- may have one visible key and one hidden; the hidden one is finite, or the safe path keeps it out.
 function M.clear_values(K, v, bounds)
   local plan, by = K.plan, layouts.rows_of_word(K.plan.attend.values)
   local most, rows = tiles.ceil_div(highest_tile(plan), by), tiles.ceil_div(plan.kv_rows, by)
@@ -86,8 +86,8 @@ function M.clear_values(K, v, bounds)
   end
 end
 
--- Those behind the rows that a cache has now. p: out, where the first row of this run is, past, the number of those
--- before it, and bounds. Straight code goes through all tiles of keys.
+-- Clears rows after those that a cache holds now. p: out, the first row of this run; past, the number of rows before
+-- it; and bounds. Straight-line code goes through all tiles of keys.
 local function clear_behind(K, stage, p)
   local plan, stop = K.plan, p.bounds.stop or stage.rows
   if not plan.attend.touches then return end
@@ -97,20 +97,20 @@ local function clear_behind(K, stage, p)
   end
 end
 
--- Those behind all rows of a cache, which other kernels may have higher tiles for.
+-- Clears the rows after the end of a cache, because other kernels with taller tiles may touch them.
 local function clear_margin(K, stage, v)
   local seq_kv = K.plan.cfg.seq_kv
   clear_rows(K, v, seq_kv, height_of(K.plan, stage) - seq_kv)
 end
 
--- What a run bounds the rows by that are projected: { first =, stop = }.
+-- The run-time range of rows to project: { first =, stop = }.
 function M.bounds_of(K, place, stage)
   if K.full or stage.fill then return {} end
   if stage.c.operand == "queries" or stage.behind then return { stop = place.rows } end
   return score.keys_seen(K.plan.scores, place)
 end
 
--- The tiles of a run of rows: the first, and how many. Where a run bounds the keys, whole tiles are left out.
+-- The first tile of a run of rows, and how many there are. Tiles with no key that a run needs are left out.
 function M.span(K, run, bounds)
   local from, count = 0, run.count
   if bounds.stop then count = expr.min(count, expr.ceil_div(bounds.stop - run.at, run.size)) end
@@ -120,8 +120,8 @@ function M.span(K, run, bounds)
   return from, K.t:int("tiles" .. run.at, count - from, { -(run.at + run.count * run.size), run.count })
 end
 
--- Adds the rows that a run wants at most to the parameters of a function, which record(p) has as p.bounds then: its
--- first, and where they stop. In straight code there are none.
+-- Adds the range of rows that a run needs to the parameters of a function. record(p) finds it in p.bounds: the first
+-- row, and the end. Straight-line code has no range.
 function M.bounded(K, bounds, params, record)
   local first, stop = not K.full and bounds.first, not K.full and bounds.stop
   if first then params[#params + 1] = { "pad", "int", first } end
@@ -134,7 +134,7 @@ end
 
 local in_place = {}
 
--- Each row as pairs of its columns, where its first half was.
+-- Packs the columns of each row into pairs, in place: they take the first half of the row.
 function in_place.columns(K, stage, p)
   local t, isa, first = K.t, K.plan.isa, p.bounds.first or 0
   K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
@@ -148,7 +148,7 @@ function in_place.columns(K, stage, p)
   end)
 end
 
--- Each two rows as one of pairs, where the first rows were. Beside a last one stand zeros.
+-- Packs every two rows into one row of pairs, in place. A last odd row is paired with zeros.
 function in_place.rows(K, stage, p)
   local t, isa, ld = K.t, K.plan.isa, stage.c.row
   local first, stop = expr.div(p.bounds.first or 0, 2), p.bounds.stop or stage.rows
@@ -169,8 +169,8 @@ function in_place.rows(K, stage, p)
   t:when(whole * 2, stop, function() pair(whole, true) end)
 end
 
--- What is done to the rows that a stage has made: keys are turned, rows become pairs where they lie, and what stands
--- behind values becomes zeros.
+-- Finishes rows that a stage has made: applies norm and rope to keys, packs rows into pairs in place, and clears the
+-- rows after V.
 function M.finish(K, stage, p)
   if stage.qk then emit_qk.keys(K, stage, p) end
   if stage.c.in_place then in_place[stage.c.pairs](K, stage, p) end
@@ -186,7 +186,7 @@ function M.operands(K, place, tensor)
   return tensor.in_place and p:as(tensor.scheme.held) or p
 end
 
--- Rows of C before those that a stage makes.
+-- The number of rows that C has before those of a stage.
 function M.rows_before(stage, past) return stage.c.at == "cache" and past or 0 end
 
 -- All rows at once.

@@ -1,7 +1,7 @@
--- Pairs of weights in small integers, as products take them: each integer is multiplied by its scale, and rounded. A
+-- Dequantizes int8/int4 weights to pairs, as products read them: each integer is multiplied by its scale and rounded. A
 -- panel of a product is a task.
 --
--- It returns a function of row = { phase, title, per, space }, which makes a kind of stage.
+-- Returns a function of row = { phase, title, per, space }, which makes a kind of stage.
 
 local product_of = require "emit.product"
 local tiles = require "schedule.tiles"
@@ -15,7 +15,7 @@ end
 
 -- ---- the work ----
 
--- So many rows of pairs of a vector of columns, from words of integers. at: words, scale, pairs.
+-- Makes so many rows of pairs, for a vector of columns, from words of integers. at: words, scale, pairs.
 local function widen_words(K, own, w, rows, at)
   local t, quant, width = K.t, own.packed.scheme.quant, own.panels.width
   local each = quant.in_word // 2
@@ -38,9 +38,10 @@ local function widen_words(K, own, w, rows, at)
   if rows % each > 0 then word(rows // each, rows % each) end
 end
 
-local SOME = 32 -- rows of weights that all vectors of columns take in turn: memory is read in its order
+-- Rows of weights that are done for all vectors of columns before the next ones, so that memory is read in order.
+local SOME = 32
 
--- A panel, some rows at a time, which share a row of scales. Zeros are behind.
+-- A panel, by groups of rows that share a row of scales. Zeros follow as padding.
 local function panel(K, own, p)
   local t, lanes, packed, width = K.t, K.plan.isa.lanes, own.packed, own.panels.width
   local steps, all = packed.steps, own.product.depth
