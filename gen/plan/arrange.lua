@@ -1,11 +1,11 @@
--- The arrangement of a plan: lanes of the query projection, heads that are projected together, products and tiles. Each
--- possible one is a value; the cheapest is taken.
+-- The arrangement of a plan: the lanes of the query projection, how many heads are projected together, which
+-- projections are joined, and the tiles. Each possible arrangement is a value, and the cheapest one is taken.
 --
---   M.best(plan, list) -> an arrangement, for the list of stages that plan/rewrites.lua has made of the formula
+--   M.best(plan, list) -> an arrangement for the list of stages that plan/rewrites.lua has made of the formula
 --   q_lanes          "columns", "queries", or "none" where Q is not projected
 --   hb, head_blocks  heads of a block, and the number of blocks
 --   in_one           whether projections that read the same rows are one product
---   stages, groups   the list with its tiles, but those of the output; groups of queries
+--   stages, groups   the list with its tiles, except those of the output; groups of queries
 --   cost             of all stages but the output, in FMA slots
 
 local choices = require "base.choices"
@@ -23,10 +23,11 @@ local transpose = require("stage.convert").transpose
 
 local M = {}
 
--- Of an arrangement, which a plan has as well.
+-- The fields of an arrangement that become fields of the plan.
 M.fields = { "q_lanes", "hb", "head_blocks", "in_one", "stages", "groups" }
 
--- The arrangement for a choice of lanes, of heads together and of products. What is decided already it has of the plan.
+-- The arrangement for given lanes, heads of a block, and joint or separate products. It inherits what the plan has
+-- decided.
 local function arrange(plan, list, q_lanes, hb, in_one)
   local own = setmetatable({ q_lanes = q_lanes, hb = hb, head_blocks = plan.cfg.h // hb, in_one = in_one },
     { __index = plan })
@@ -46,7 +47,8 @@ local function arrange(plan, list, q_lanes, hb, in_one)
   return own
 end
 
--- Whether what is projected of a block of heads stays in the cache: in half of it, or where it is narrow.
+-- Whether the projected rows of a block of heads stay in cache: in the half of L2 that counts, or because they are
+-- narrow.
 local function stays_near(plan)
   local cfg = plan.cfg
   local widest = math.max(cfg.dk, cfg.dv)
@@ -56,11 +58,11 @@ local function stays_near(plan)
   return near
 end
 
--- The cheapest number of heads projected together: more columns waste fewer lanes, fewer columns stay in the cache.
+-- The cheapest number of heads to project together. More columns waste fewer lanes, and fewer columns stay in cache.
 local function choose_head_block(plan, list, lanes, in_one)
   local cfg = plan.cfg
   local best
-  local least = cfg.h // cfg.h_kv -- heads that share keys and values are together
+  local least = cfg.h // cfg.h_kv -- heads that share keys and values stay together
   if lanes_of.spans_heads(list) then least = cfg.h end
   local most = lanes_of.cached(plan) and least or lanes_of.one_head(list, lanes) and 1 or cfg.h
   for hb = cfg.head_block or least, cfg.head_block or most, least do
@@ -74,18 +76,18 @@ local function choose_head_block(plan, list, lanes, in_one)
   return best
 end
 
--- Lanes over columns are taken in the query projection where their cost, of that of lanes over queries, is below this.
--- The figures are in base/measured_choices.lua, q_columns and q_queries.
---   one_vector   a vector of queries is in the nearest cache all the time, which the model does not know; not where the
---                queries fill a narrower vector
---   several      X needs no transposition, which the model does not count
---   merged       X is transposed once for all heads, but the queries of each
---   joint        with one product of all, where the transposition is counted
---   far          at most one vector of queries waits for weights, which lanes over columns read in longer pieces
+-- Ratios cost(columns) / cost(queries) below which the query projection has its lanes over columns. The measurements
+-- are in base/measured_choices.lua, q_columns and q_queries.
+--   one_vector   one vector of queries always stays in L1, which the model does not know; not if the queries fill a
+--                narrower vector
+--   several      X needs no transposition with lanes over columns, which the model does not count
+--   merged       X would be transposed once for all heads, but merged queries are transposed for each head
+--   joint        with one product for Q, K and V, where the transposition is counted
+--   far          at most one vector of queries waits for weights, which lanes over columns read in longer runs
 local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98, joint = 1.08, far = 1.02 }
 
--- The best of the lanes that are possible, with products of their own, or (in_one) with one. Beside one product of K, V
--- and Q it counts that X needs a transposition for other lanes.
+-- The better of the possible lanes, with separate projections or (in_one) a joint one. With a joint product, lanes over
+-- queries are also charged with the transposition of X.
 local function choose_lanes(plan, list, possible, in_one)
   local cfg, projected = plan.cfg, graph.projection(list, graph.attend(list).queries)
   local found = {}
@@ -104,10 +106,11 @@ local function choose_lanes(plan, list, possible, in_one)
   return columns.cost < most * queries.cost and columns or queries
 end
 
--- What one product may cost of the cost of several, with the same lanes; and where several fetch shares of weights.
+-- Ratio cost(joint) / cost(separate) with the same lanes, below which projections are joined: alone, and where separate
+-- projections prefetch shares of weights.
 local JOINT = { alone = 0.98, fetched = 0.93 }
 
--- The best of all: with one product where that fills lanes that are idle in several.
+-- The best arrangement. Projections are joined if that fills lanes which would be idle in separate ones.
 local function choose_products(plan, list, possible)
   local key, joinable = plan.cfg.qkv, {}
   for _, lanes in ipairs(key ~= "separate" and possible or {}) do
@@ -144,7 +147,7 @@ local function tell_products(plan)
   end
 end
 
--- Tells why a plan has its arrangement; its lanes are told where they are chosen.
+-- Adds the reasons for the arrangement. The reasons for its lanes are added where they are chosen.
 function M.tell(plan)
   tell_head_block(plan)
   tell_products(plan)

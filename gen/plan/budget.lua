@@ -1,5 +1,6 @@
--- How much code a plan will become. First an estimate, so that a hopeless level is refused at once: it counts the
--- statements of register tiles, as often as the level writes them. Afterwards the exact count of all functions.
+-- How much code a plan will become. An estimate comes first, so that a hopeless unrolling level is refused at once: it
+-- counts the statements of register tiles, as often as the level writes them. The exact count of all functions comes
+-- later.
 
 local graph = require "graph.init"
 local kinds = require "stage.init"
@@ -12,10 +13,10 @@ Count.__index = Count
 local STORE = 4
 local BYTES = 6 -- of machine code for a statement, measured
 
--- What is written `count` times in straight code, and once in a loop.
+-- How often something is written: `count` times in straight-line code, once in a loop.
 function Count:times(count) return self.straight and count or 1 end
 
--- Adds `copies` tiles: FMAs, loads and the tile's start and end, `epilogue` statements for a vector.
+-- Adds `copies` tiles: their FMAs and loads, and `epilogue` statements for each vector of accumulators.
 function Count:copies(copies, rows, vectors, steps, epilogue)
   local level = self.plan.cfg.unroll
   if not self.straight and level ~= "k" then steps = math.min(steps, 2 * tiles.LOOP_STEPS) end
@@ -25,7 +26,7 @@ end
 -- Adds the code of `count` equal tiles.
 function Count:tiles(count, rows, vectors, steps) self:copies(self:times(count), rows, vectors, steps, STORE) end
 
--- Adds the code of a product with vectors over columns that is made `repeats` times.
+-- Adds the code of a product with vectors over columns that is computed `repeats` times.
 function Count:columns(product, runs, repeats)
   for _, panels in ipairs(product.panel_runs) do
     for _, run in ipairs(runs) do
@@ -34,7 +35,7 @@ function Count:columns(product, runs, repeats)
   end
 end
 
--- Statements of one execution of everything, or of one copy of every tile.
+-- The statements of one execution of everything in straight-line code; otherwise of one copy of each tile.
 function M.statements(plan)
   local count = setmetatable({ plan = plan, straight = plan.cfg.unroll == "full", sum = 0 }, Count)
   for _, stage in ipairs(plan.stages) do
@@ -44,18 +45,19 @@ function M.statements(plan)
   return count.sum
 end
 
--- KB of stack that a kernel needs at most.
+-- The most stack that a kernel needs, in KB.
 function M.stack(plan)
   local bytes, kept = 0, 0
   for _, stage in ipairs(plan.stages) do
     bytes = bytes + kinds.ask("stack", 0, plan, stage)
-    if stage.product and tiles.keeps_sums(stage.product) then kept = 16 end -- of four tiles
+    if stage.product and tiles.keeps_sums(stage.product) then kept = 16 end -- the sums of four tiles
   end
-  -- What changes scores keeps vectors for each of a tile: clang 14 takes 4 KB for a tile of softcap, of five kinds.
+  -- Rows that change scores keep vectors for each score of a tile: clang 14 takes 4 KB for a tile with softcap, of five
+  -- kinds.
   local changed = #plan.scores.changes > 0 and 16 or 0
-  -- With a mask of one row of keys clang 22 takes 17.6 KB, beside a sink and both ends of keys.
+  -- clang 22 takes 17.6 KB with a mask of one row of keys, a sink and both ends of the interval of keys.
   local hidden = #plan.scores.hides > 0 and 8 or 0
-  -- Compilers round operands ahead of the products that take them: clang 22 takes 18 KB for 19x6 tiles.
+  -- Compilers round operands before the products that take them: clang 22 takes 18 KB for 19x6 tiles.
   local rounded = 0
   for _, scheme in ipairs(graph.schemes(plan.stages)) do rounded = scheme.a.round and 16 or rounded end
   return 16 + changed + hidden + kept + rounded + (plan.cfg.unroll == "full" and -(-bytes // 1024) or 0)
@@ -69,8 +71,8 @@ local function refuse(cfg, about, statements)
   }, 0)
 end
 
--- Raises an error for a plan that is sure to be above the limit; the estimate is good to a factor
--- of three. `auto` is not refused by it: it can still be made shorter.
+-- Raises an error for a plan that is certain to exceed the limit; the estimate may be off by a factor of three. `auto`
+-- is not refused here, because its code can still become shorter.
 function M.check_estimate(plan)
   local statements = M.statements(plan)
   if plan.cfg.unroll ~= "auto" and statements > 3 * plan.cfg.code_limit then
@@ -80,7 +82,7 @@ end
 
 local COUNTED = { op = 1, call = 1, apply = 1, result = 1, int = 1, int_at = 1, place = 1, bump = 1 }
 
--- The statements of some functions, as a compiler sees them: what it unrolls counts for each round.
+-- The statements of some functions as a compiler sees them: an unrolled loop counts once for each round.
 function M.count(functions)
   local function count(body)
     local sum = 0
@@ -95,7 +97,7 @@ function M.count(functions)
   return sum
 end
 
--- Raises an error for so many statements above the limit.
+-- Raises an error if so many statements exceed the limit.
 function M.check(plan, statements)
   if statements > plan.cfg.code_limit then refuse(plan.cfg, "would be", statements) end
 end

@@ -1,6 +1,6 @@
--- The least time that a kernel's operations take. Each goes through a port of the core (machine/cpu.lua). Operations
--- are counted for a run on one thread, with the most rows and keys. The floor of a phase is its fullest port. The floor
--- of a run is the fullest port of all phases together, since a core may overlap neighbouring phases.
+-- A lower bound of a kernel's time, by the ports of the core (machine/cpu.lua) that its operations need. Operations are
+-- counted for a run on one thread, with the most rows and keys. The bound of a phase is its busiest port. The bound of
+-- a run is the busiest port of all phases together, because a core may overlap neighbouring phases.
 
 local expr = require "base.expr"
 local tiles = require "schedule.tiles"
@@ -9,7 +9,7 @@ local M = {}
 
 local PORTS = { "fma", "vector", "shuffle", "load", "store", "tile" }
 
--- An integer where variables have these values; nil where that of one is not known.
+-- The value of an expression, given the values of variables; nil if it has an unknown one.
 local function value(e, known)
   if type(e) ~= "table" then return e end
   local all = true
@@ -17,7 +17,7 @@ local function value(e, known)
   return all and expr.eval(e, known) or nil
 end
 
--- Whether a < b; what is not known is taken to be so.
+-- Whether a < b; true if that is not known.
 local function less(a, b, known)
   local left, right = value(a, known), value(b, known)
   return not left or not right or left < right
@@ -39,12 +39,12 @@ function Counter:add(phase, node, times)
   counts[op.port] = counts[op.port] + count * (cpu.slots[op.name] or op.vectors)
 end
 
--- What a node of each kind does to the counts; `known` has the values of variables.
+-- How a node of each kind changes the counts; `known` has the values of variables.
 local nodes = {}
 
 function nodes.op(c, node, phase, times) c:add(phase, node, times) end
 
--- The variables that decide what a body does, besides pointers.
+-- The variables, besides pointers, on which the path through a body depends.
 local function deciding(body, names)
   local function add(e)
     if type(e) == "table" and not e.base then expr.variables(e, function(name) names[name] = true end) end
@@ -61,7 +61,7 @@ local function deciding(body, names)
   return names
 end
 
--- All rounds at once, or one by one where they differ.
+-- Counts all rounds at once, or one by one if their paths differ.
 function nodes.loop(c, node, phase, times, known)
   local count = value(node.count, known) or select(2, expr.range(node.count)) or 0
   c.deciding[node] = c.deciding[node] or deciding(node.body, {})
@@ -94,7 +94,7 @@ function nodes.apply(c, node, phase, times) c:body(node.fn.body, phase, times, {
 
 function nodes.int(_, node, _, _, known) known[node.name] = value(node.value, known) end
 
--- Of a length that a run is given the most, and of a place the first.
+-- Lengths of a run count as their maximum, and other integers as 0.
 function nodes.int_at(c, node, _, _, known)
   local cfg = c.plan.cfg
   local most = { ["args->q_len"] = cfg.seq, ["args->kv_len"] = cfg.seq_kv, ["args->past"] = cfg.seq_kv - cfg.seq }
@@ -109,7 +109,7 @@ function Counter:body(body, phase, times, known)
   end
 end
 
--- Cycles of these counts, the port that takes them, and how many of its operations are a cycle.
+-- The cycles for these counts, the port that they are bound by, and how many of its operations a cycle has.
 local function fullest(counts, cpu)
   local ports = cpu.ports
   local rates = { fma = cpu.fmas, vector = ports.vector, shuffle = ports.shuffle, load = ports.load,
@@ -131,7 +131,7 @@ local function count(recorded, cpu, outermost)
   return c
 end
 
--- The cycles of a batch entry by the phases of its stages.
+-- The cycles of a batch entry for each phase of its stages.
 function M.by_stages(recorded)
   local cycles = {}
   for _, counts in ipairs(count(recorded, recorded.plan.cpu, true).phases) do
@@ -140,10 +140,12 @@ function M.by_stages(recorded)
   return cycles
 end
 
--- For each phase { phase, the counts by port, cycles, port, alone }, of a batch entry; the cycles of all together; and
--- what the phases take beyond FMAs, those of exponentials too, or products of tiles. alone: the cycles of a phase that
--- cannot be done while another one is, for a core has so many instructions under way as it enters. facts: those of a
--- core (machine/cpu.lua) in place of the plan's.
+-- Returns three values, all for a batch entry:
+--   a list of phases { phase, counts by port, cycles, port, alone }
+--   the cycles of all phases together
+--   what phases take beyond their FMAs or tile products
+-- alone: cycles of a phase that cannot overlap with another one, because a core has only so many instructions in flight
+-- when it enters the phase. facts: those of another core (machine/cpu.lua), in place of the plan's.
 function M.of(recorded, facts)
   local cpu = facts or recorded.plan.cpu
   local c = count(recorded, cpu)

@@ -1,18 +1,18 @@
--- From a checked config and an ISA to the plan: the list of stages with all that emitters follow and `explain`
--- prints. Plain data, which nothing changes once it is built.
+-- From a checked config and an ISA to the plan: the list of stages, with all that emitters follow and `explain` prints.
+-- It is plain data, which nothing changes once it is built.
 --
 --   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices
---   products  scheme, how the ISA multiplies projections; targets of tiles (schedule/tiles.lua): attending, of
---             attention, applying, of projections with lanes over queries, weights and value_weights, of the others;
---             stored and stored_values, the same as weights are packed; widens, whether a run makes these of those
+--   products  scheme: how the ISA multiplies projections. Targets of tiles (schedule/tiles.lua): attending, attention;
+--             applying, for projections with lanes over queries; weights and value_weights, for the other projections;
+--             stored and stored_values, the same for weights as packed. widens: whether a run dequantizes weights
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
 --   tasks     resident, tasks_wanted, groups_per_task, attend_tasks
 --   memory    packed, tables, workspace, the bytes of all buffers; walked and filling, stages in their order
 --   error     error, error_scores, unit
 --
--- The lanes of a vector are queries in transpose and attend, columns in keys_values and output; in attend of few
--- queries and a long cache they are keys, and columns of V (schedule/decode.lua).
+-- Lanes of a vector are queries in transpose and attend, and columns in keys_values and output. In decode steps lanes
+-- are keys in the scores, and columns of V in the context (schedule/decode.lua).
 
 local arrange = require "plan.arrange"
 local mmla = require "rewrite.mmla"
@@ -35,7 +35,7 @@ local ceil_div, refuse = tiles.ceil_div, tiles.refuse
 
 local M = {}
 
--- Parallel tasks: of a batch entry, head blocks times ranges of groups.
+-- Parallel tasks: each is a block of heads and a range of groups of a batch entry.
 local function tasks_of(plan)
   local batch, count = plan.cfg.batch, plan.group_count
   local resident = math.min(batch, math.max(8, ceil_div(batch, 64)))
@@ -44,7 +44,7 @@ local function tasks_of(plan)
   return { resident = resident, tasks_wanted = wanted, groups_per_task = each, attend_tasks = ceil_div(count, each) }
 end
 
--- Bytes of the cache of a batch entry, whose scales are the last of it.
+-- Bytes of the cache of a batch entry; its scales come last.
 local function cache_bytes(plan, laid)
   local of_scales, bytes = memory.BYTES * laid.scales.total, plan.cache.stored.bytes * laid.cache.total
   return of_scales > 0 and tiles.round_up(bytes, memory.BYTES) + of_scales or bytes
@@ -62,8 +62,8 @@ local function memory_of(plan)
            workspace_bytes = memory.BYTES * workspace, cache_bytes = cache_bytes(plan, laid) }
 end
 
--- The stages that are walked, with their phase, axes and cycles; those that fill the cache, and how many of these need
--- a workspace.
+-- The stages that a run goes through, with their phase, axes and cycles; the stages that fill a cache, and how many of
+-- these need a workspace.
 local function order_of(plan)
   local walked, filling, scratch = {}, {}, 0
   for _, stage in ipairs(plan.stages) do
@@ -84,7 +84,7 @@ function M.types(plan)
   return { plan.scheme.a, plan.attend.scheme.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
 end
 
--- What ||y - ref|| / ||ref|| is at most: that of the operands' types.
+-- The bound of ||y - ref|| / ||ref||: the largest of the types.
 local function error_of(plan)
   local error = plan.scheme.error or 0
   for _, type in ipairs(M.types(plan)) do error = math.max(error, type.error) end
@@ -101,7 +101,7 @@ local function check_inputs(cfg)
   end
 end
 
--- The flops of a run by the type that is multiplied: { type, flops } each, the most first.
+-- The flops of a run by the type of the operands: { type, flops } each, the most first.
 local function work_of(plan, formula)
   local work, by = {}, {}
   for _, stage in ipairs(formula) do
@@ -117,7 +117,7 @@ local function work_of(plan, formula)
   return work
 end
 
--- What the ISA multiplies the operands of a config with: those of its projections, or as the key says.
+-- How the ISA multiplies the operands of a config: those of its projections, or those of another key.
 function M.scheme(cfg, key)
   local isa, type = isas.list[cfg.isa], types.by_name[cfg[key or "dtype"]]
   if not isas.has(isa, type) then
@@ -129,7 +129,7 @@ function M.scheme(cfg, key)
     or refuse("weight_dtype", kind.name, ("isa = %s has no products of it with %s"):format(isa.name, type.name))
 end
 
--- The plan as a target of tiles whose operand B is weights, which may be quants of a kind.
+-- The plan as a target of tiles whose operand B is weights, which may be quantized.
 local function of_weights(plan, kind)
   local quant, own = types.quants[kind], plan.scheme.quant
   if own and kind == plan.cfg.weight_dtype then return setmetatable({ quant = own }, { __index = plan }) end
@@ -146,7 +146,7 @@ local function of_weights(plan, kind)
   return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan })
 end
 
--- The type that a key says of arrays in memory.
+-- The type of arrays in memory, from a key.
 local function in_memory(cfg, key, type)
   local isa = isas.list[cfg.isa]
   if not isas.has(isa, type.stored) then
@@ -168,12 +168,12 @@ local function config_of(cfg)
                    cfg.cache == "none" and types.f32 or types.of_cache[cfg.cache_dtype]),
                  k_block = cfg.k_block or 256,
                  per_cycle = 2.0 * isa.lanes, -- flops at one FMA of a full vector a cycle
-                 whole_p = #graph.sheets(cfg) > 0 } -- the weights of all keys are kept, not of a block
+                 whole_p = #graph.sheets(cfg) > 0 } -- keeps the weights of all keys, not only of a block
   if not facts then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   return plan
 end
 
--- How attention multiplies as its key says.
+-- How the ISA multiplies in attention.
 local function attention_of(cfg)
   local scheme = M.scheme(cfg, "attend_dtype")
   local most = groups.most_keys(scheme)
@@ -184,12 +184,12 @@ local function attention_of(cfg)
   return scheme
 end
 
--- Puts the fields of a table into a plan.
+-- Copies the fields of a table into a plan.
 local function add(plan, fields)
   for name, value in pairs(fields) do plan[name] = value end
 end
 
--- Chooses how products multiply; returns the list with it.
+-- Decides how products multiply, and returns the list with these decisions.
 local function add_products(plan, formula)
   local cfg = plan.cfg
   plan.stored = of_weights(plan, cfg.weight_dtype)
@@ -200,7 +200,8 @@ local function add_products(plan, formula)
   plan.scheme = chosen.products
   if plan.weights.quant and not plan.scheme.integers and plan.scheme.group > 1 then
     plan.weights, plan.value_weights = plan, plan
-    if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end -- pairs have 16 bits as well
+    -- A pair has 16 bits for a weight as well.
+    if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end
   end
   plan.widens = plan.stored ~= plan.weights
   plan.scheme = mmla.choose(plan, formula, chosen.products)
@@ -220,7 +221,7 @@ local function add_work(plan, formula, list)
 end
 
 local function add_stages(plan, list)
-  plan.attend = graph.attend(list) -- as arrangements read it, which change it
+  plan.attend = graph.attend(list) -- arrangements read it, and then change it
   local best = arrange.best(plan, list)
   for _, name in ipairs(arrange.fields) do plan[name] = best[name] end
   plan.attend = graph.attend(plan.stages)

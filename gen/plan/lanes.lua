@@ -1,8 +1,9 @@
--- The lanes of the query projection: "queries", as in attention; or "columns", and then its result is transposed;
--- "none" where Q is not projected.
+-- The lanes of the query projection: "queries", as in attention; "columns" (the result is transposed); "none" where Q
+-- is not projected.
 --
---   M.possible(plan, list)   the lanes that a plan may have; plan/arrange.lua takes the cheapest. Refuses idle keys
---   M.tell(plan, list, lanes, possible)   why they are these
+--   M.possible(plan, list)   the lanes that a plan may have; plan/arrange.lua takes the cheapest. Refuses keys without
+--                            effect
+--   M.tell(plan, list, lanes, possible)   adds the reasons for the lanes
 --   M.spans_heads, M.cached, M.one_head   which heads must be projected together
 
 local choices = require "base.choices"
@@ -15,22 +16,22 @@ local ways = require "way.init"
 
 local M = {}
 
--- Weights merged for lanes over columns are as wide as the model, and packed for one head at a time.
+-- With lanes over columns, merged weights are as wide as the model, so they are packed for one head at a time.
 function M.one_head(list, lanes)
   return lanes == "columns" and graph.projection(list, graph.attend(list).queries).merged
 end
 
--- Whether keys and values are kept between runs. Where they lie does not depend on a kernel's schedule then.
+-- Whether keys and values are kept between runs. Their layout then must not depend on a kernel's schedule.
 function M.cached(plan) return plan.cfg.cache ~= "none" end
 
--- Whether a norm is of all heads together, which then are in one block.
+-- Whether a norm spans all heads, which then must be in one block.
 function M.spans_heads(list)
   local qk = graph.attend(list).qk
   return qk and qk.norm and qk.all
 end
 
--- The keys that nothing would obey, or not as they are given, with these lanes in the query projection ("none": there
--- is no such), each with the rule.
+-- The keys that would have no effect, or another one than given, with these lanes in the query projection ("none":
+-- there is no such projection). Each comes with its rule.
 local function disobeyed(plan, list, lanes)
   local cfg = plan.cfg
   local found = {}
@@ -84,7 +85,7 @@ end
 
 local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
 
--- The list of those that obey the keys.
+-- The possible lanes: those with which all given keys have their effect.
 function M.possible(plan, list)
   local cfg = plan.cfg
   local refused, lanes = {}, {}
@@ -102,7 +103,7 @@ function M.possible(plan, list)
   return lanes
 end
 
--- Tells why lanes are these, where others would have been possible.
+-- Adds the reasons for the lanes, if there was a choice.
 function M.tell(plan, list, lanes, possible)
   local cfg = plan.cfg
   if lanes == "none" then return end

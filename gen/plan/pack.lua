@@ -1,12 +1,11 @@
--- How the packed weights are made of the given ones, as data: a list of fills, which mhagen_pack of the runtime
--- carries out.
+-- How packed weights are made of the given ones, as data: a list of fills, which mhagen_pack of the runtime executes.
 --
--- A fill writes panel[steps][width]: some columns of a matrix, K step by K step, and zeros behind. The matrix is a sum
--- of terms, each a given matrix or a product of two, times `scale`. `rounds` repeat it for blocks of heads, heads and
--- panels; each round moves the places in packed weights and matrix.
+-- A fill writes panel[steps][width]: some columns of a matrix, K step by K step, padded with zeros. The matrix is
+-- `scale` times a sum of terms, each a given matrix or a product of two. `rounds` repeat the fill for blocks of heads,
+-- for heads and for panels; each round moves on in the packed weights and in the matrix.
 --
--- A panel of weights for Q^T is as wide as a tile of Q^T is high. Those of Wk, Wv and Wo are whole vectors.
--- The kinds of stages say what is packed for them.
+-- Panels of weights for Q^T are as wide as a tile of Q^T is high. Those of Wk, Wv and Wo are whole vectors wide. Each
+-- kind of stage says what is packed for it.
 
 local graph = require "graph.init"
 local kinds = require "stage.init"
@@ -22,9 +21,9 @@ local M = {}
 local Pack = {}
 Pack.__index = Pack
 
--- The matrices of a plan (graph/matrices.lua), whose tables of rope may be apart: { matrix, rows, columns }, and
--- instead, the numbers of a null pointer where a row of scores has some. tables: those of rope, or all that are with
--- weights.
+-- The matrices of a plan (graph/matrices.lua): { matrix, rows, columns } each. `instead` has the numbers for a null
+-- pointer, if a score row defines some. tables: lists the rope tables that are packed apart, or else all that are with
+-- the weights.
 local function matrices_of(plan, tables)
   local list, defaults = {}, {}
   for _, row in ipairs(plan.scores.packed) do defaults[row.matrix] = row.default and row.default(plan.cfg.h) end
@@ -36,21 +35,21 @@ local function matrices_of(plan, tables)
   return list
 end
 
--- One matrix from its column `column` on, as a term: see graph/init.lua.
+-- A matrix as a term, from its column `column` on; see graph/init.lua.
 function Pack.term(matrix, column)
   return { a = matrix.a, b = matrix.b, a_flipped = matrix.a_flipped, b_flipped = matrix.b_flipped, inner = matrix.inner,
            column = column }
 end
 
--- Where a section begins in its space.
+-- The offset of a section in its space.
 function Pack:at(name) return self.plan.memory.sections[name].offset end
 
--- The lists of fills, by what a number becomes: float32, the nearest one of a type as float32, one of two in a word,
--- one of the integers in a word; and one of those where Wv has others. Beside them `tables` has the fills of tables
--- that are apart.
+-- The lists of fills, by what numbers become: float32; float32 rounded to a type; halves of a word; integers in a word;
+-- and integers for Wv, if these are of another kind. Beside them, `tables` has the fills of rope tables that are packed
+-- apart.
 M.lists = { "fills", "rounded", "pairs", "quants", "value_quants" }
 
--- Adds a fill, with the rounds that do more than one.
+-- Adds a fill, without rounds that repeat nothing.
 function Pack:add(text, fill)
   local rounds = {}
   for i = 1, 3 do
@@ -62,7 +61,7 @@ function Pack:add(text, fill)
   table.insert(self.lists[quants or fill.list or "fills"], fill)
 end
 
--- Adds one of the weights of blocks of heads.
+-- Adds a fill for the weights of a block of heads.
 function Pack:add_heads(matrix, fill)
   local plan, rounds = self.plan, fill.rounds
   fill.to = fill.to + self:at "head"
@@ -72,7 +71,7 @@ function Pack:add_heads(matrix, fill)
   self:add(matrix.text, fill)
 end
 
--- build(block, to, round) for the panels of a product with vectors over columns.
+-- Calls build(block, to, round) for the panels of a product with vectors over columns.
 function Pack:panels(product, to, build)
   for _, panels in ipairs(product.panel_runs) do
     local round = { count = panels.count, to = panels.width * product.depth, column = panels.width }
@@ -80,15 +79,15 @@ function Pack:panels(product, to, build)
   end
 end
 
--- build(run, to, round) for those of a product by rows, as high as its tiles.
+-- Calls build(run, to, round) for the panels of a product with lanes over queries, which are as high as its tiles.
 function Pack:rows(product, to, build)
   for _, run in ipairs(product.runs) do
     build(run, to + run.at * product.steps, { count = run.count, to = run.size * product.steps, column = run.size })
   end
 end
 
--- A fill of the weights of a product, in pairs or rounded where it has them so, or as quants of a kind: two of 16 bits
--- are a pair.
+-- Marks a fill of weights with the form that the product needs: pairs, rounded or quantized. Weights of 16 bits are
+-- packed as pairs.
 function Pack.of_weights(scheme, fill)
   local short = fill.quant and fill.quant.type
   if short then fill.quant = nil end
@@ -96,29 +95,29 @@ function Pack.of_weights(scheme, fill)
   return fill
 end
 
--- How weights are quantized that are integers.
+-- How weights become integers, if they do.
 function M.integers(plan)
   local quant = plan.stored.quant
   return quant and not quant.type and quant or nil
 end
 
--- The type of weights of 16 bits, where operands may have another one.
+-- The 16-bit type of weights, which may differ from that of the operands.
 local function short_type(plan, scheme)
   local quant = plan.stored.quant
   return quant and quant.type or scheme.b
 end
 
 -- Packing of a kernel:
---   matrices   as matrices_of has them; terms name them
+--   matrices   as matrices_of returns them; terms name them
 --   lists      the fills, by the names of their lists
 --   interleave words of a column that lie side by side
---   f16        pairs and rounded numbers are half precision
+--   f16        whether pairs and rounded numbers are half precision
 --
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }. A term of it:
 --   a, b       the names of its matrices; without b it is a alone
---   a_flipped, b_flipped   taken transposed
+--   a_flipped, b_flipped   whether they are transposed
 --   row, column   where the panel begins
---   inner      of a product: the columns of a, from the first of them on
+--   inner      for a product: columns of a, from the first of them on
 function M.list(plan)
   local pack = setmetatable({ plan = plan, lists = { tables = {} } }, Pack)
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
@@ -130,7 +129,7 @@ function M.list(plan)
            f16 = halves and short_type(plan, scheme) == types.by_name.f16 }
 end
 
--- The same of tables that are apart, of what M.list returns; nil without such.
+-- The same for rope tables that are packed apart, from the result of M.list; nil if there are none.
 function M.tables(plan, list)
   if plan.tables_bytes == 0 then return nil end
   local lists = {}
@@ -139,7 +138,8 @@ function M.tables(plan, list)
   return { matrices = matrices_of(plan, true), lists = lists, interleave = 1 }
 end
 
--- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
+-- For so many columns at a time, panels store the first numbers of all words before the second ones, because some ISAs
+-- multiply by one part of a word. 0: they do not.
 function M.deinterleave(plan)
   local quant, scheme = plan.stored.quant, graph.scheme(plan.stages)
   if quant and quant.deinterleave then return quant.deinterleave end
@@ -149,7 +149,7 @@ end
 
 M.WEIGHTS, M.TABLES = "weights", "tables of rope"
 
--- The bytes of packed weights by what they are: { text, bytes }, the largest first.
+-- The bytes of packed weights by kind: { text, bytes }, the largest first.
 function M.parts(plan)
   local of, list = {}, {}
   for _, section in ipairs(plan.memory.packed) do
@@ -165,7 +165,7 @@ function M.parts(plan)
   return list
 end
 
--- Adds to what the host's pack takes: turns, for tables of rope, the part of a turn of each pair; and the first place.
+-- Adds what the host's pack needs for rope tables: the part of a full turn of each pair, and the first position.
 local function with_turns(packing, qk)
   if qk and qk.pairs > 0 then packing.turns, packing.first = qk_of.turns(qk), qk.first end
   return packing
@@ -181,8 +181,8 @@ local function for_host(list)
   return out
 end
 
--- What the host's pack takes: the lists of fills, the fingerprint that packed weights begin with, and the matrices.
--- Behind it the same of tables that are apart, or nil.
+-- What the host's pack takes: the lists of fills, the fingerprint at the beginning of packed weights, and the matrices.
+-- A second result is the same for rope tables that are packed apart, or nil.
 function M.packing(plan, fingerprint, tables_fingerprint)
   local list, qk = M.list(plan), plan.attend.qk
   local tables = M.tables(plan, list)

@@ -1,5 +1,5 @@
--- A checked config -> its plan, recorded on a tape and printed, within the code limit: what the
--- files are filled with, and what `explain` describes.
+-- From a checked config to its plan, recorded on a tape and printed, within the code limit. The files of a kernel are
+-- filled with it, and `explain` describes it.
 
 local budget = require "plan.budget"
 local code = require "emit.code"

@@ -1,7 +1,7 @@
--- The rewrites of the list of stages, in their order.
+-- The rewrites of the list of stages, in order.
 --
 --   row of a list   { name, applies(plan, list), rewrite(plan, list) -> list }
---   of_formula      change what the formula says, whatever the arrangement
+--   of_formula      change the formula, whatever the arrangement
 --   of_arrangement  depend on the lanes and heads of an arrangement (plan/arrange.lua), before tiles are chosen
 --   of_groups       depend on the tiles of its groups of queries
 
@@ -43,7 +43,7 @@ M.of_groups = {
   { "value_rows", conversions.lacks_value_rows, conversions.value_rows },
 }
 
--- The list that the rows make of a list of stages, one after the other.
+-- Applies the rewrites of a list to a list of stages, one after the other.
 function M.apply(rows, plan, list)
   for _, row in ipairs(rows) do
     local _, applies, rewrite = table.unpack(row)

@@ -1,12 +1,12 @@
 -- From the list of stages to tasks for many threads. A phase is a list of tasks that need not wait for each other; the
 -- next phase begins when all of them have ended. There are two lists of phases, with the same results to the bit:
 --
---   finest    a task is a part of one stage: many short tasks, with a wait behind each stage
---   coarse    a task is all that is done for a block of heads, or in large batches for an entry: what it projects stays
---             in the caches of one core, and nobody waits for it
+--   finest    a task is a part of one stage: many short tasks, with a barrier after each stage
+--   coarse    a task does all stages of a block of heads, or in large batches of an entry. So projected rows stay in
+--             the caches of one core, and there are fewer barriers
 --
--- A phase is { name, stages, by_heads, inner, per_entry, items }. It has `per_entry` tasks of a batch entry, which with
--- by_heads are `inner` for each block of heads. items: { stage, first, count }, the tasks of each stage.
+-- A phase is { name, stages, by_heads, inner, per_entry, items }. It has `per_entry` tasks for a batch entry; with
+-- by_heads there are `inner` for each block of heads. items: { stage, first, count }, the tasks of each stage.
 
 local expr = require "base.expr"
 local floor = require "plan.floor"
@@ -17,8 +17,8 @@ local walk = require "plan.walk"
 
 local M = {}
 
--- The item with run-time number `index` of a list of items { first, count }: build(item, place in it). var: the
--- name of what is numbered.
+-- Finds the item of place number `index`, known at run time, in a list of items { first, count }: build(item, place in
+-- it). var: names the number.
 local function pick(K, list, var, index, build)
   local function take(item)
     build(item, item.count == 1 and 0 or K.t:int("this_" .. var, index - item.first))
@@ -31,14 +31,14 @@ local function pick(K, list, var, index, build)
   from(1)
 end
 
--- Tasks of a stage for a batch entry or a block of heads.
+-- The number of tasks of a stage, for a batch entry or a block of heads.
 local function tasks_of(stage)
   local tasks = 1
   for _, axis in ipairs(stage.axes) do tasks = tasks * -(-axis.total // (axis.grain or 1)) end
   return tasks
 end
 
--- build(item, i, ...) for the places of the task with run-time number `index`.
+-- Records build(item, i, ...) for all places of the task with run-time number `index`.
 local function task_places(K, place, axes, index, build)
   local t, numbers = K.t, {}
   for n = #axes, 1, -1 do
@@ -58,7 +58,7 @@ local function task_places(K, place, axes, index, build)
   end, build)
 end
 
--- A task function, void task(args, index): index counts the `count` tasks of all batch entries.
+-- Defines a task function, void task(args, index); index counts the `count` tasks of all batch entries.
 local function define_task(K, name, count, build)
   K.t:define({ name = "task_" .. name, keep = true,
                params = { walk.args_param, { kind = "int", name = "index" } } },
@@ -69,7 +69,7 @@ end
 
 -- ---- phases ----
 
--- The phases of the finest list, each the stages of one name behind each other.
+-- The phases of the finest list: neighbouring stages with the same phase name are one phase.
 local function finest(plan)
   local list = {}
   for _, stage in ipairs(plan.walked) do
@@ -90,10 +90,10 @@ end
 -- A phase whose tasks are batch entries.
 local function entries(plan) return { { name = "entry", stages = plan.walked, per_entry = 1 } } end
 
-local LARGE = 8 -- entries of a batch, from which on they are tasks
+local LARGE = 8 -- a batch with at least so many entries has entries as tasks
 
--- The coarse list; nil where it would be the finest, or one task. With blocks of heads, its other phases are those of
--- the finest list.
+-- The coarse list; nil if it would be the same as the finest, or a single task. Phases that are not done by blocks of
+-- heads are those of the finest list.
 local function coarse(plan, phases)
   if plan.cfg.batch >= LARGE then return entries(plan) end
   if plan.cfg.batch * plan.head_blocks == 1 then return nil end
@@ -113,8 +113,8 @@ local function coarse(plan, phases)
   return joined and list or nil
 end
 
--- Records the function of a phase's tasks: build(place, rest) records the task with number `rest` of a batch entry, or
--- of the block of heads that the place has.
+-- Records the function of a phase's tasks. build(place, rest) records task number `rest` of a batch entry, or of the
+-- block of heads that is part of the place.
 local function define_phase(K, phase, build)
   local t, plan, per_entry = K.t, K.plan, phase.per_entry
   define_task(K, phase.name, plan.cfg.batch * per_entry, function(index)
@@ -152,8 +152,8 @@ local function define_phases(K, phases)
   end
 end
 
--- Records the tasks of both lists, where `entry` is the function of a batch entry; returns the lists, the coarse one if
--- there is one.
+-- Records the tasks of both lists; `entry` is the function of a batch entry. Returns the finest list, and the coarse
+-- one if there is one.
 function M.record(K, entry)
   local plan = K.plan
   local function define_entries()
@@ -178,7 +178,7 @@ function M.record(K, entry)
   return phases, fewer
 end
 
--- The cycles of a phase for a batch entry, from those of the stages' phases (plan/floor.lua).
+-- The cycles of a phase for a batch entry, from those of its stages' phases (plan/floor.lua).
 local function cycles_of(phase, by_stages)
   local cycles, known = 0, {}
   for _, stage in ipairs(phase.stages) do
@@ -187,8 +187,8 @@ local function cycles_of(phase, by_stages)
   return math.max(cycles, 1)
 end
 
--- The rows { name, first, tasks, cycles } of a list: rounds of as many batch entries as the workspace has room for,
--- each with all phases.
+-- The rows { name, first, tasks, cycles } of a list. All phases are repeated for each round of as many batch entries as
+-- the workspace has room for.
 local function rows_of(phases, plan, by_stages)
   local rows = {}
   for first = 0, plan.cfg.batch - 1, plan.resident do
@@ -201,7 +201,7 @@ local function rows_of(phases, plan, by_stages)
   return rows
 end
 
--- The rows of both lists of what was recorded of a kernel.
+-- The rows of both lists, for a recorded kernel.
 function M.rows(recorded)
   local plan, by_stages = recorded.plan, floor.by_stages(recorded)
   return rows_of(recorded.phases, plan, by_stages), rows_of(recorded.coarse or {}, plan, by_stages)

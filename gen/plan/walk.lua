@@ -1,19 +1,19 @@
--- From the list of stages to what a run does for a batch entry, place by place. plan/tasks.lua has the tasks.
+-- From the list of stages to the work of a run for a batch entry, place by place. plan/tasks.lua has the tasks.
 --
--- A stage that is walked has { phase, title, per, axes, cycles } of its kind (stage/init.lua). Its work is the product
--- of its axes, outermost first, for each batch entry. With per = "heads" it is so for each block of heads. emit(K,
--- place, stage, item, i, ...) records the work at one place: an item, and the place in it, for each axis. Neighbouring
--- stages of one phase do not wait for each other.
+-- A stage has { phase, title, per, axes, cycles } of its kind (stage/init.lua). Its work is the product of its axes,
+-- outermost first, for each batch entry, or with per = "heads" for each block of heads. emit(K, place, stage, item, i,
+-- ...) records the work at one place, given an item and the place in it for each axis. Neighbouring stages of one phase
+-- do not wait for each other.
 --
 -- An axis is { var, items, total, grain, queries, along }. Its places are numbered.
 --   items      { first, count }: places from `first` on
 --   grain      places of a task, one if it is missing
---   queries    (item): the first query of its first place, and how many each place has
---   along      a text: what is read along the axis; neighbouring stages with the same text share the axis
+--   queries    (item): the first query of its first place, and the number of queries of each place
+--   along      a text that says what is read along the axis; neighbouring stages with the same text share the axis
 --
--- `place` has
+-- `place` is an index of the work:
 --   pointers     of a batch entry (entry_pointers)
---   lengths      that are read
+--   lengths      that the run reads
 --   hb           the number of the head block
 --   heads_slot, task_slot   parts of the workspace: of projected heads, and of a task
 
@@ -29,7 +29,7 @@ local ways = require "way.init"
 
 local M = {}
 
--- Pointers of batch entry b: inputs and results, and its part of the workspace.
+-- The pointers of batch entry b: inputs and results, and its part of the workspace.
 function M.entry_pointers(K, b, slot)
   local plan, cfg = K.plan, K.plan.cfg
   local cross, rows, stored = cfg.attention == "cross", options.key_rows(cfg), plan.cache.stored
@@ -74,7 +74,7 @@ end
 
 -- ---- rows that are asked for ----
 
--- Records what is done for a batch entry: where a run says how many rows are asked for, if there are any.
+-- Records the work of a batch entry. If a run says how many rows it asks for, it is left out for no rows.
 function M.for_entry(K, place, build)
   if not place.rows then return build() end
   K.t:when(0, place.rows, function()
@@ -83,14 +83,14 @@ function M.for_entry(K, place, build)
   end)
 end
 
--- The same for place i of an item of an axis, if one of its queries is asked for.
+-- Records the work of place i of an item of an axis; it is left out if none of its queries is asked for.
 local function if_asked(K, place, axis, item, i, build)
   if not place.rows or not axis.queries then return build() end
   local first, count = axis.queries(item)
   K.t:when(first + i * count, place.rows, build)
 end
 
--- build(item, i, ...) for the places of all axes, one inside another; along(n, inside) has the places of axis n, and
+-- Records build(item, i, ...) for the places of nested axes. along(n, inside) goes through the places of axis n and
 -- calls inside(item, i) for each.
 function M.nested(K, place, axes, along, build)
   local function from(n, ...)
@@ -108,7 +108,7 @@ function M.nested(K, place, axes, along, build)
   from(1)
 end
 
--- What stages have done before their first place of a run or a task.
+-- Records what stages need before their first place in a run or a task.
 function M.begin(K, place, stages)
   for _, stage in ipairs(stages) do
     local first = kinds.of(stage).begin
@@ -118,7 +118,7 @@ end
 
 -- ---- one thread ----
 
--- build(item, i, ...) for every place of the axes, the last of which varies fastest.
+-- Records build(item, i, ...) for every place of the axes, the last of which varies fastest.
 local function each_place(K, place, axes, build)
   M.nested(K, place, axes, function(n, inside)
     for _, item in ipairs(axes[n].items) do
@@ -127,8 +127,8 @@ local function each_place(K, place, axes, build)
   end, build)
 end
 
--- Records stages first .. last at one place, each told by its title unless that is `told`; returns the last title.
--- Neighbours that read along the same axis share its loop.
+-- Records stages first .. last at one place. Each has its title as a comment, unless the title is `told`, the last one
+-- written. Returns the last title. Neighbours that read along the same axis share its loop.
 function M.in_turn(K, e, stages, told)
   local function run(first, last)
     local stage = stages[first]
@@ -149,7 +149,7 @@ function M.in_turn(K, e, stages, told)
   return told
 end
 
--- The stages in their order, as lists of neighbours that are done for a block of heads, or of one that is not.
+-- The stages in order, as lists of neighbours that are done for each block of heads, and lists of a single other stage.
 local function by_blocks(stages)
   local lists = {}
   for _, stage in ipairs(stages) do
@@ -163,8 +163,8 @@ local function by_blocks(stages)
   return lists
 end
 
--- All of a batch entry in the order that keeps the caches warm: what is projected of a block of heads is
--- used at once, in the same place for every block.
+-- Records all of a batch entry in the order that suits caches: projected rows of a block of heads are used at once, and
+-- take the same place in memory for every block.
 local function forward(K, e)
   local told
   e.heads_slot, e.task_slot = 0, 0
@@ -181,7 +181,8 @@ local function forward(K, e)
   end
 end
 
--- record(K, place) with the pointers of a batch entry; straight code is a function of these, and of what `scores` read.
+-- Records record(K, place) with the pointers of a batch entry. Straight-line code is a function of these pointers and
+-- of what `scores` read.
 local function with_pointers(K, e, of, record)
   if not K.full then return record(K, e) end
   local params = {}
@@ -229,7 +230,7 @@ end
 
 -- ---- functions ----
 
--- Records what a function that is called from outside does, between what products take before and after them.
+-- Records the body of a function that is called from outside, between what products need before and after them.
 function M.with_products(K, build)
   local own = ways.of_all(graph.schemes(K.plan.stages))
   for _, way in ipairs(own) do way.enter(K.t) end
@@ -237,13 +238,13 @@ function M.with_products(K, build)
   for _, way in ipairs(own) do way.leave(K.t) end
 end
 
--- The parameter of a run, a fill and a task.
+-- The parameter of run, fill and task functions.
 M.args_param = { kind = "const mhagen_args *", name = "args" }
 
--- Records the functions that run and fill on one thread. Returns that of a batch entry.
+-- Records the functions that run and fill on one thread. Returns the function of a batch entry.
 function M.record(K)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
-  local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
+  local slots = plan.resident > 1 -- where the part of the workspace depends on the entry
   local entry_params = { M.args_param, { kind = "ptrdiff_t", name = "b" } }
   if slots then entry_params[3] = { kind = "ptrdiff_t", name = "slot" } end
   local entry = t:define({ name = "run_entry", params = entry_params,
