@@ -1,13 +1,13 @@
--- Rows and sums cut into blocks.
+-- Divides rows and sums into blocks.
 --
---   balanced(n, most)           n rows in the fewest blocks of at most `most`, of at most two sizes
---   in_pairs(n, most, even)     the same, or with `even` of rows that are stored two and two
---   rows_in(n, most, even)      the same of rows whose lanes are those of a group of queries
+--   balanced(n, most)           n rows in the fewest blocks of at most `most` rows, with at most two sizes
+--   in_pairs(n, most, even)     the same, or with `even` for rows that are stored in pairs
+--   rows_in(n, most, even)      the same for rows with a group of queries in the lanes
 --   one_size(n, most, even)     the same in blocks of one size
 --   chunks(n, most, multiple)   a sum in chunks of at most `most` steps; pieces(n, size) in chunks of this size
 --   ceil_div, round_up          integers
 --
--- Blocks of rows are a list of { size, count, at }, chunks of a sum { total, size, count, last }.
+-- Blocks of rows are a list of { size, count, at }, chunks of a sum are { total, size, count, last }.
 
 local M = {}
 
@@ -25,7 +25,7 @@ function M.balanced(n, most)
   return runs
 end
 
--- Of rows that are stored two and two sizes are even, and the last row of an odd n is alone.
+-- With rows in pairs, sizes are even, and the last row of an odd n is alone.
 function M.in_pairs(n, most, even)
   if not even then return M.balanced(n, most) end
   local runs = n > 1 and M.balanced(n // 2, math.max(1, most // 2)) or {}
@@ -44,7 +44,7 @@ function M.rows_in(n, most, even)
   return runs
 end
 
--- Rows may be made twice: the last block begins among the rows of the one before.
+-- Some rows may be computed twice: the last block then begins among the rows of the block before.
 function M.one_size(n, most, even)
   local blocks, step = M.ceil_div(n, most), even and 2 or 1
   local size = M.round_up(M.ceil_div(n, blocks), step)
@@ -52,8 +52,8 @@ function M.one_size(n, most, even)
   return { { size = size, count = blocks - 1, at = 0 }, { size = size, count = 1, at = n - size } }
 end
 
--- Chunks are of equal size, but the last may be shorter. They bound the rounding error, which grows with the root of
--- a chain's length, and the footprint in cache.
+-- Chunks have the same size, but the last one may be shorter. They bound the footprint in cache, and the rounding
+-- error, which grows with the root of a chain's length.
 function M.chunks(n, most, multiple)
   local count = M.ceil_div(n, most)
   return M.pieces(n, math.min(n, M.round_up(M.ceil_div(n, count), multiple)))

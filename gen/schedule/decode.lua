@@ -1,6 +1,6 @@
--- Decode steps: few queries that read all of a long cache. With queries in the lanes most lanes would be idle. So lanes
--- are keys in scores and softmax, and columns of V in the context. Rows of K and V are read as vectors, in place, from
--- the cache or the inputs. emit/decode.lua records the code.
+-- Decode steps: few queries that read all of a long cache. With queries in the lanes, most lanes would be idle. So
+-- lanes run over keys in scores and softmax, and over columns of V in the context. Rows of K and V are read as vectors,
+-- in place, from the cache or the inputs. emit/decode.lua records the code.
 
 local choices = require "base.choices"
 local cut = require "schedule.cut"
@@ -12,28 +12,28 @@ local ways = require "way.init"
 
 local M = {}
 
-M.STEPS = 32767.0 -- of integers of 16 bits, to either side
+M.STEPS = 32767.0 -- the largest magnitude of 16-bit integers
 
-M.VECTORS = 4 -- of scores that become weights together; a row of weights has a margin of so many
+M.VECTORS = 4 -- vectors of scores that become weights together; so a row of weights has so many more at its end
 
-local HEADS = 4 -- of those that share a row of keys, which are multiplied together: by queries in registers
+local HEADS = 4 -- the most heads sharing a row of keys that are multiplied at once, with their queries in registers
 
-local FEW = 32 -- registers of an ISA
+local FEW = 32 -- an ISA with fewer registers has few
 
-local AHEAD = 8192 -- bytes of a head's keys or values between what is read and what is fetched
+local AHEAD = 8192 -- bytes of a head's keys or values between what is read and what is prefetched
 
-local KEY_BLOCK = ways.list.outer.key_block -- keys of one chain of sums in the context
+local KEY_BLOCK = ways.list.outer.key_block -- keys in one chain of sums of the context
 
--- Keys of a tile of scores: whole vectors of them, whose sums are about enough to wait for no FMA.
+-- Keys of a tile of scores: whole vectors, with about enough sums in flight to hide the FMA latency.
 local function tile_keys(plan)
   return tiles.round_up(math.floor(plan.cpu.latency * plan.cpu.fmas), plan.isa.lanes)
 end
 
--- Whether there are so few that lanes over them would be idle for the most part.
+-- Whether there are so few queries that most lanes would be idle with queries in the lanes.
 function M.few_queries(plan) return plan.cfg.seq * 4 <= plan.isa.lanes end
 
--- Heads of those that share keys which are multiplied together, a power of two. With few registers these do not hold
--- the queries as well, which pays where rows are widened alone: avx2, float32: 2 to 11 % slower.
+-- How many of the heads that share keys are multiplied at once, a power of two. Few registers do not hold the queries
+-- too. Then it pays only if rows have to be widened: avx2 in float32 is 2 to 11 % slower.
 local function together(plan, attend)
   local heads = 1
   if plan.cache == types.f32 and plan.isa.registers < FEW then return heads end
@@ -41,8 +41,8 @@ local function together(plan, attend)
   return heads
 end
 
--- Products of integers, of rows in int8 that heads share: the scheme, and blocks of heads. They take whole vectors of
--- words of a row, and four of them of keys.
+-- Integer products, for int8 rows that heads share: the scheme, and blocks of heads. They need whole vectors of words
+-- in a row, and four vectors of keys.
 local function integers(plan, attend, block)
   local scheme, lanes = isas.of_bytes_in_cache(plan.isa), plan.isa.lanes
   local columns = 4 * lanes
@@ -60,7 +60,7 @@ local function about_queries(key)
   return { function(plan) return plan.cfg[key] end, key .. " is given, which is about lanes over queries" }
 end
 
--- What stands against it, of a plan and the stage `attend`.
+-- Reasons against decode steps, for a plan and its stage `attend`.
 local against = {
   { function(plan) return not M.few_queries(plan) end,
     "lanes over keys would read the cache once for each query, and pay for up to a query for four lanes" },
@@ -86,9 +86,8 @@ local against = {
     end, "rows of the inputs are no whole vectors, and nothing may be read behind them" },
 }
 
--- The steps of a plan with a cache, if it has such: keys of a tile of scores, heads that are multiplied together, keys
--- of a block of the context, and what multiplies integers. `planned` adds how far rows are fetched ahead, and what the
--- context takes.
+-- The decode step of a plan, or nil: keys of a tile of scores, heads that are multiplied at once, keys of a block of
+-- the context, and the scheme of integer products. `planned` adds the prefetch distance, and the tiles of the context.
 function M.choose(plan, attend)
   local found = choices.against(against, plan, attend)
   if found then return choices.say(plan.why, "no lanes over keys in attend", found) end
@@ -102,15 +101,15 @@ function M.choose(plan, attend)
   return { keys = words and 4 * plan.isa.lanes or tile_keys(plan), heads = heads, block = block, words = words }
 end
 
--- Whether the hardware's own fetching keeps up: with float32, unless four heads share the rows.
+-- Whether the hardware prefetcher keeps up: with float32, unless four heads share the rows.
 local function comes_by_itself(plan, step, side_by_side)
   return plan.cache == types.f32 and (step.heads < HEADS or not side_by_side)
 end
 
--- How rows are fetched where a cache is longer: how far ahead, in tiles of keys and in blocks of values.
+-- How rows of a longer cache are prefetched: how far ahead, in tiles of keys and in blocks of V.
 --
---   beside    rows of keys lie side by side, and beside each vector of columns at least a line of later ones is fetched
---   numbers   that each step of a tile of the context fetches, of values that lie side by side
+--   beside    rows of keys are contiguous, so each vector of columns prefetches at least a cache line of later keys
+--   numbers   how many numbers each step of a tile of the context prefetches, if rows of V are contiguous
 local function ahead(plan, attend, product)
   local step, bytes, side_by_side = attend.step, plan.cache.stored.bytes, attend.keys.row == attend.depth
   local rows = AHEAD // (math.max(attend.depth, attend.breadth) * bytes)
@@ -124,7 +123,7 @@ local function ahead(plan, attend, product)
            numbers = attend.values.row == attend.breadth and numbers > 0 and numbers or nil }
 end
 
--- The steps with the tiles of the context, whose rows are the heads that share keys and values, and what these cost.
+-- The decode step with the tiles of the context and their cost. Their rows are the heads that share keys and values.
 function M.planned(plan, attend)
   local step, lanes = attend.step, plan.isa.lanes
   local product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
@@ -135,7 +134,7 @@ function M.planned(plan, attend)
            p_row = tiles.round_up(plan.cfg.seq_kv + M.VECTORS * lanes, lanes) }
 end
 
--- The cost of all that is done for the queries of a head.
+-- The cost of attention for the queries of a head.
 function M.of_group(plan, _, attend)
   local cfg, step, lanes = plan.cfg, attend.step, plan.isa.lanes
   local scores = tiles.ceil_div(attend.depth, lanes) * lanes + 3 * (lanes - 1)

@@ -1,27 +1,28 @@
 -- How weights are prefetched, while those before them are multiplied:
 --
---   panels   panels are the outer loop; tiles of a panel fetch the whole next panel into the nearest cache. For few
---            queries, whose weights come from far
---   ahead    each tile fetches what it reads itself a little later: for few queries, on a core that requests few lines
---            by itself. Also for weights that are widened, since no core looks far ahead there
---   shares   each tile fetches a share of what is next into the second-level cache: for more queries, whose products
---            take at least as long as the weights. For few queries where a core's facts say so
+--   panels   panels are the outer loop, and the tiles of a panel prefetch the whole next panel into L1. For few
+--            queries, whose weights come from L3 or DRAM
+--   ahead    each tile prefetches what it will read itself a little later. For few queries, on a core whose hardware
+--            prefetcher runs only a few lines ahead. Also for weights that are dequantized, since no core looks far
+--            ahead there
+--   shares   each tile prefetches a share of what comes next into L2. For more queries, whose products take at least as
+--            long as reading the weights, and for few queries where the facts of a core say so
 
 local choices = require "base.choices"
 local expr = require "base.expr"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
 
-local M = { LINE = 64 } -- bytes of a line of a cache, which an instruction fetches
+local M = { LINE = 64 } -- bytes of a cache line, which one instruction prefetches
 
-local AHEAD = { { 2048, "prefetch" } } -- as `widened` in machine/cpu.lua, of weights that are not
+local AHEAD = { { 2048, "prefetch" } } -- like `widened` in machine/cpu.lua, for weights that are not dequantized
 local WORD = 4
 
-local STEPS = 8 -- the most queries for which weights that are widened are fetched so
+local STEPS = 8 -- the most queries for which dequantized weights are prefetched by `ahead`
 
 local function hints_ahead(own) return own.product.scheme.quant and own.plan.cpu.widened or AHEAD end
 
--- Words between what is multiplied and what the farthest hint is of.
+-- Words between the weights that are multiplied and those of the farthest hint.
 local function distance(own)
   local hints = hints_ahead(own)
   return hints[#hints][1] // WORD
@@ -33,7 +34,7 @@ local function no_instruction(op)
   end
 end
 
--- What stands against it, of a plan.
+-- Reasons against each kind, for a plan.
 local NO_VECTORS = "has no effect with weights that no vectors of numbers are"
 local no_vectors = { function(plan) return ways.of(plan.scheme).fetched == "none" end, NO_VECTORS }
 local no_numbers = { function(plan) return plan.weights.quant and not ways.of(plan.scheme).words end, NO_VECTORS }
@@ -45,14 +46,14 @@ local against = {
   shares = { not_widened, { no_instruction "prefetch_far" }, no_vectors, no_numbers },
 }
 
--- Whether few queries read weights that are widened, more than the second-level cache keeps.
+-- Whether few queries read weights that are dequantized in registers and exceed L2.
 local function widens_far(plan)
   local own = plan.weights
   if not own.quant or plan.scheme.integers and not own.quant.group or plan.cfg.seq > STEPS then return false end
   return tiles.weight_bytes(own) // tiles.in_step(own.scheme) > 2 * plan.cpu.cached
 end
 
--- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares`, `ahead` or `none`.
+-- How to prefetch weights, by the key `fetch` or by facts of the core: `panels`, `shares`, `ahead` or `none`.
 function M.kind(plan)
   local cfg, facts = plan.cfg, ways.of(plan.scheme).facts(plan.cpu)
   if cfg.fetch then return cfg.fetch end
@@ -64,7 +65,7 @@ function M.kind(plan)
   return widens_far(plan) and not choices.against(against.ahead, plan) and "ahead" or "none"
 end
 
--- How those of a plan are, that has its stages; nil if not.
+-- How a plan, whose stages are known, prefetches weights; nil if it does not.
 function M.choose(plan)
   local kind, panels = M.kind(plan), false
   if kind == "none" then return nil end
@@ -85,27 +86,27 @@ function M.choose(plan)
   if plan.cfg.fetch then tiles.refuse("fetch", kind, rule) end
 end
 
--- Whether the panels of a product stay in the second-level cache while tiles of rows meet all of them, one by one.
+-- Whether the panels of a product stay in L2 while each tile of rows goes through all of them.
 function M.stay(plan, product) return product.scheme.b.bytes * product.floats <= plan.cpu.cached end
 
--- Whether the tiles of such a product fetch from the next one, whose panels lie behind its own. behind: numbers that
--- follow those of the product.
+-- Whether the tiles of such a product prefetch weights of the next product, whose panels follow its own. behind: how
+-- many numbers follow those of the product.
 function M.crosses(plan, product, behind)
   local several = tiles.keeps_sums(product) and tiles.count(product) > tiles.TOGETHER
   local alone = ways.of(product.scheme).fetched == "shares" and not several
   return plan.fetch == "shares" and not alone and behind >= product.floats and M.stay(plan, product)
 end
 
--- Whether weights follow a product, so many and as many as a panel has that is so wide.
+-- Whether at least `size` numbers of weights follow a product, and at least a panel of this width.
 local function follows(own, size, width) return own.behind >= math.max(size, width * own.product.depth) end
 
--- What the tiles of a product fetch beside a panel of a block: { plan, product, behind, the numbers of weights that
--- follow those of the product, crosses, count of tiles }.
+-- How the tiles of a product prefetch beside a panel of a block, `own`: { plan, product, behind, the numbers of weights
+-- that follow those of the product, crosses, count of tiles }.
 
--- Where what is fetched beside a panel of a block begins, and how wide it is. With `ahead` it begins a little behind
--- where the panel does; else it lies behind the panel or, where tiles cross to the next product, in the same place of
--- that. Where no weights follow it is what those of the product end with. Behind the last panel of a product another
--- one begins.
+-- Where the weights to prefetch beside a panel of a block begin, and how wide they are. With `ahead` they begin a
+-- little after the panel itself does. Otherwise they follow the panel, or have its place in the next product if tiles
+-- cross to that. If no weights follow, they are the last of the product. After the last panel of a product, another one
+-- begins.
 function M.next(own, panels, panel)
   local product, is_ahead = own.product, own.plan.fetch == "ahead"
   local last = panels == product.panel_runs[#product.panel_runs] and not own.crosses and not is_ahead
@@ -115,7 +116,8 @@ function M.next(own, panels, panel)
   return expr.min(panel + size, product.floats - all), panels.width
 end
 
--- The hints of `ahead`: { at, op } each, so many numbers from what the farthest is of. Before the weights is nothing.
+-- The hints of `ahead`: { at, op } each, with `at` relative to the farthest hint. Hints before the first weight are
+-- left out.
 local function hints_of(own, width)
   local list, most = {}, distance(own)
   for _, hint in ipairs(hints_ahead(own)) do
@@ -127,8 +129,9 @@ local function hints_of(own, width)
   return list
 end
 
--- What the i-th tile fetches of so wide a panel, at p, in each K step of its own, for product.operand: so many numbers,
--- from p on for the first step, by hints { at, op }; spread: with hints where a block of K steps has room for them.
+-- What the i-th tile prefetches of a panel at p that is so wide, as product.operand takes it. Each of its K steps
+-- prefetches `numbers` numbers, from p on in the first step, by hints { at, op }. spread: a block of K steps issues
+-- them at once.
 function M.part(own, p, width, i)
   local kind = own.plan.fetch
   if kind ~= "shares" then
@@ -140,21 +143,21 @@ function M.part(own, p, width, i)
            hints = { { at = 0, op = "prefetch_far" } } }
 end
 
--- Numbers of weights that follow those of a block of heads at least: those of Wo.
+-- How many numbers of weights follow those of a block of heads at least: those of Wo.
 function M.behind(plan)
   local floats = 0
   for _, stage in ipairs(plan.stages) do floats = floats + (stage.nest == "groups" and stage.product.floats or 0) end
   return floats
 end
 
--- How the weights of a product are fetched, for `of_tile`; nil if they are not.
+-- How the weights of a product are prefetched, for `of_tile`; nil if they are not.
 function M.of(plan, product)
   local behind = M.behind(plan)
   return plan.fetch and { plan = plan, product = product, behind = behind,
                           crosses = M.crosses(plan, product, behind), count = tiles.count(product) } or nil
 end
 
--- What the i-th of a product's tiles fetches beside a panel of a block, of the weights w.
+-- What the i-th of a product's tiles prefetches beside a panel of a block; w: the weights.
 function M.of_tile(own, panels, w, panel, i)
   local next, width = M.next(own, panels, panel)
   return M.part(own, w:at(next), width, i)

@@ -1,5 +1,5 @@
 -- Groups of queries, which are the lanes of attention: the vectors of a group, and the tiles of its scores, of its
--- context and of products applied to it.
+-- context and of products that are applied to it.
 
 local choices = require "base.choices"
 local cut = require "schedule.cut"
@@ -13,16 +13,16 @@ local M = {}
 -- With one query vector and more than ONE_TILE keys in a tile, tiles of SHARED keys are faster: exp2 of one tile
 -- overlaps the FMAs of the next.
 local ONE_TILE, SHARED = 8, 4
-local FEW = 0.1 -- of all queries
+local FEW = 0.1 -- share of all queries
 -- Padding the last group of queries to full vectors is accepted up to this share of the kernel's time.
 local SAME_TILES = 0.01
 
--- The cost of the scores and the context of one group for a head, and their tiles: context and key_rows.
+-- The cost of scores and context for one group and head, and their tiles (context, key_rows).
 local function plan_attention(plan, group, attend)
   local cfg, target = plan.cfg, plan.attending
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
   local depth = tiles.words(target.scheme, attend.depth)
-  -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (stage/copy.lua).
+  -- The cost of copying K and V, if a tile behind a mask would touch rows that they do not have (stage/copy.lua).
   local copied = 0
   if plan.scores.masked then
     copied = (attend.keys.heads and attend.depth or 0) + (attend.values.heads and attend.breadth or 0)
@@ -42,7 +42,7 @@ local function plan_attention(plan, group, attend)
     choices.add(group.why, "shared_keys")
   end
   local in_pairs = attend.context.pairs
-  local share = group.count * group.used / cfg.seq -- of few queries a second kind of tiles saves less of the whole
+  local share = group.count * group.used / cfg.seq -- with few queries, a second kind of tiles saves less of the total
   local function context_cost(kind)
     return tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.scheme, keys), in_pairs, kind)
   end
@@ -53,7 +53,7 @@ local function plan_attention(plan, group, attend)
     { context = cut.rows_in(attend.breadth, context_rows, in_pairs), key_rows = math.min(key_rows, keys) }
 end
 
--- A table with the fields of another one.
+-- A table with the fields of two tables.
 local function with(one, other)
   local both = {}
   for _, part in ipairs { one, other } do
@@ -62,7 +62,7 @@ local function with(one, other)
   return both
 end
 
--- A group with the tiles of all that is done with it and `hb` heads, and their cost.
+-- A group with the tiles of all its products for `hb` heads, and their cost.
 local function plan_group(plan, group, list, hb)
   local cfg, cost, products, of_attention = plan.cfg, 0, {}, nil
   for _, stage in ipairs(list) do
@@ -89,7 +89,7 @@ end
 
 local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows", "columns" } }
 
--- Groups of so many vectors and their cost for `hb` heads. whole: as tiles.vector_blocks has it.
+-- Groups of so many vectors, and their cost for `hb` heads. whole: as in tiles.vector_runs.
 local function groups_of(plan, list, hb, vectors, whole)
   local groups, cost = {}, 0
   for i, run in ipairs(tiles.vector_runs(plan.isa, plan.cfg.seq, vectors, whole)) do
@@ -99,7 +99,7 @@ local function groups_of(plan, list, hb, vectors, whole)
   return groups, cost
 end
 
--- The same groups, the last with full vectors as the others where the kernel hardly takes longer by that.
+-- The same groups, with full vectors in the last one too, if that hardly costs the kernel time.
 local function with_same_tiles(plan, list, hb, macs, groups, cost)
   local first, last = groups[1].vecs, groups[#groups].vecs
   if #first ~= #last or first[#first].w == last[#last].w then return groups, cost end
@@ -110,9 +110,13 @@ local function with_same_tiles(plan, list, hb, macs, groups, cost)
   return same, same_cost
 end
 
--- The groups with the number of vectors that makes attention cheapest, unless the schedule says; their cost for
--- `hb` heads. Each: vecs, count, at = its first query, used and width (queries and lanes), lanes; context and key_rows,
--- its tiles; products by the names of stages. macs: multiply-adds of the kernel.
+-- The groups with the number of vectors that makes attention cheapest, or that the schedule asks for, and their cost
+-- for `hb` heads. macs: multiply-adds of the kernel. Fields of a group:
+--   vecs, count, lanes         its vectors, how many such groups there are, the lanes of a vector
+--   at                         its first query
+--   used, width                queries and lanes
+--   context, key_rows          its tiles
+--   products                   by the names of stages
 function M.plan(plan, list, hb, macs)
   local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend.scheme).whole
   local best, best_cost
@@ -129,23 +133,24 @@ function M.plan(plan, list, hb, macs)
   return best, best_cost
 end
 
--- Most keys that the schedule may put into a block, or nil. In float32 longer sums of equal terms show their roundings.
+-- The most keys that the schedule may put into a block, or nil. In float32, longer sums of equal terms would lose too
+-- many digits.
 function M.most_keys(scheme) return not scheme.b.round and ways.list.outer.key_block or nil end
 
--- Most keys of a block.
+-- The most keys of a block.
 function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend.scheme).key_block end
 
--- Of more keys than these sums are looked at behind each block, and a maximum may rise. Of fewer ones that takes longer
--- than what it saves, and their heads are done again.
+-- With more keys than this, sums are checked after each block and a maximum may rise. With fewer, that costs more than
+-- it saves, so a head is computed again instead.
 local FEW_KEYS = 32
 
--- Returns the groups with their keys in tiles and blocks, and the places of their first queries and groups among all,
--- as `groups`; and what is common to them:
+-- Returns `groups`, the groups with their keys in tiles and blocks, and with the places of their first queries and
+-- groups among all. Also returns what they have in common:
 --
---   group_count       groups
+--   group_count       number of groups
 --   widest            lanes of the widest group
---   weights_floats    numbers of the weights of a group
---   block_scores      numbers of the scores of a block
+--   weights_floats    numbers in the weights of a group
+--   block_scores      numbers in the scores of a block
 --   kv_rows           keys that tiles touch
 function M.finish(plan)
   local cfg = plan.cfg
@@ -167,9 +172,9 @@ function M.finish(plan)
     if m > usual and not cfg.key_block then choices.add(group.why, block > usual and "tiled_block" or "key_block") end
     all.group_count = all.group_count + group.count
     all.widest = math.max(all.widest, group.width)
-    local kept = plan.whole_p and count or block_tiles -- tiles of weights
+    local kept = plan.whole_p and count or block_tiles -- tiles whose weights are kept
     all.weights_floats = math.max(all.weights_floats, kept * words * group.width)
-    -- Tile registers are stored whole.
+    -- Tile registers can only be stored whole.
     local scores = (block_tiles - 1) * rows + tiles.round_up(rows, plan.isa.tile or 1)
     all.block_scores = math.max(all.block_scores, scores * group.width)
     all.kv_rows = math.max(all.kv_rows, plan.scores.masked and count * rows or m)
@@ -179,8 +184,8 @@ function M.finish(plan)
   return with(all, { groups = groups })
 end
 
--- Blocks of at most so many groups: { count, first, pieces } each, a piece being `count` groups of a kind from number
--- `first` of the kind on; in the i-th of several equal blocks from first + i * count on. Behind it their number.
+-- Blocks of at most so many groups, { count, first, pieces } each, and their number. A piece is `count` groups of a
+-- kind, from number `first` of the kind on; in the i-th of several equal blocks, from first + i * count on.
 function M.blocks(plan, most)
   local blocks, total = {}, 0
   local function add(from, size)
@@ -210,7 +215,7 @@ function M.queries(group) return group.q0, group.used end
 -- The axis of a stage that is done for each group.
 function M.axis(plan) return { var = "g", items = plan.groups, total = plan.group_count, queries = M.queries } end
 
--- Numbers of a matrix of `rows` rows for all groups, each with its lanes; and where those of each kind begin.
+-- The size of a matrix of `rows` rows with the queries of all groups in lanes, and where the groups of each kind begin.
 function M.lanes(plan, rows)
   local at, total = {}, 0
   for kind, group in ipairs(plan.groups) do

@@ -1,20 +1,20 @@
 -- The layout of all memory: named sections in spaces. Each space is a list of parts, in this order:
 --
---   packed      the fingerprint; weights of each block of heads (`head`); those of all heads
+--   packed      the fingerprint; weights of each block of heads (`head`); weights of all heads
 --   tables      with rope_tables=apart: a fingerprint, then the tables
---   workspace   of a batch entry: matrices with queries in the lanes, group after group; rows of the inputs; for each
---               block of heads what is projected (`projected`); for each task its own (`task`)
---   cache       of a batch entry: keys of all blocks of heads, values, scales (`scales`) if it has them; counted in
---               numbers of its type
+--   workspace   of a batch entry: matrices with queries in the lanes, group by group; rows of the inputs; projected
+--               rows for each block of heads (`projected`); scratch of each task (`task`)
+--   cache       of a batch entry: keys of all blocks of heads, values, and scales (`scales`) if there are any; counted
+--               in numbers of its type
 --
 -- A section:
 --   name, doc
 --   space, offset   where it lies
---   count, cols     numbers of it, and of a row
---   each, height    of all heads: numbers from block to block of heads, and rows of each
+--   count, cols     how many numbers it has, and how many a row has
+--   each, height    if it has all heads: numbers from one block of heads to the next, and rows of each
 --   rows, starts    with queries in the lanes: rows, and where the groups of each kind begin
---   exact           the next section begins right behind it
---   type            if it is not float32 of any value
+--   exact           the next section begins right after it, without alignment
+--   type            unless its numbers are float32 of any value
 --   within, column  it is some columns of the section `within`, from `column` on
 
 local groups = require "schedule.groups"
@@ -25,17 +25,17 @@ local M = {}
 local Memory = {}
 Memory.__index = Memory
 
-M.BYTES = types.f32.bytes -- of a number: all in memory are float32
+M.BYTES = types.f32.bytes -- bytes of a number: all in memory are float32
 M.ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
 
--- Spaces repeated inside another: { outer space, the field of a place with the index }. There they are a section of the
--- same name.
+-- Spaces repeated inside another: { outer space, the field of a place with the index }. In the outer space, they are a
+-- section of the same name.
 local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
                  task = { "entry", "task_slot" } }
 -- Outer spaces: the field of a place that holds the pointer.
 local pointers = { packed = "packed", tables = "tables", entry = "ws", cache = "cache", scales = "scales" }
 
--- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
+-- Buffers have at most 2^45 numbers. The factors of a size are bounded, so that 64 bits hold it.
 function M.check_size(cfg, key, what, count)
   if count > 2 ^ 45 then
     tiles.refuse(key, cfg[key], ("%s would have %d floats, at most 2^45 are possible"):format(what, count))
@@ -58,8 +58,8 @@ function Memory:add(space, section)
   list[#list + 1], self.sections[section.name] = section, section
 end
 
--- What is packed begins with what a run tells it by, as long as an alignment; mhagen_pack writes it. count: of numbers
--- besides those of the sections.
+-- Packed memory begins with a fingerprint, by which a run recognizes it; mhagen_pack writes it. It fills an aligned
+-- unit. count: numbers besides those of the sections.
 local function add_fingerprint(memory, space, sections, count)
   for _, section in ipairs(sections) do count = count + (section.within and 0 or section.count) end
   if count > 0 then
@@ -67,8 +67,8 @@ local function add_fingerprint(memory, space, sections, count)
   end
 end
 
--- Lays the sections that the stages of a plan need: sections(plan, stage, add), where add(space, section) has "lanes"
--- as one more space.
+-- Lays out the sections that the stages of a plan need. sections(plan, stage, add) calls add(space, section), where
+-- "lanes" is one more space.
 function M.lay(plan, sections_of)
   local memory = setmetatable({ sections = {}, head = { total = 0 }, packed = { total = 0 }, tables = { total = 0 },
                                 projected = { total = 0 },
@@ -117,19 +117,19 @@ function Memory:at(place, name)
   return typed(self:base(place, section.space):at(off), section)
 end
 
--- The same of the part of a group, number i of its kind.
+-- The pointer to a group's part of a section; i: its number within its kind.
 function Memory:of_group(place, name, group, i)
   local section = self.sections[name]
   return self:at(place, name):at(section.starts[group.kind] + i * (section.rows * group.width))
 end
 
--- The pointer to a section, from the pointer to its space.
+-- The pointer to a section, given the pointer to its space.
 function Memory:from(pointer, name)
   local section = self.sections[name]
   return typed(pointer:at(section.offset), section)
 end
 
--- The pointer to a tensor of the graph: a section, or an input, from the place's block of heads on.
+-- The pointer to a tensor of the graph, which is a section or an input, from the place's block of heads on.
 function Memory:tensor(place, tensor)
   local wide = tensor.at == "wide"
   if tensor.at ~= "input" and not wide then return self:at(place, tensor.name) end

@@ -1,13 +1,14 @@
--- The sections of workspace, packed weights and tables for the text of a kernel: { name, first, text }, in order.
+-- The sections of workspace, packed weights and tables, for comments and names in the generated C: { name, first, text
+-- }, in order.
 
 local M = {}
 
--- Sections of a task whose names in C are others.
+-- Sections of a task that have other names in C.
 local names = { p = "weights", o = "head_context", c = "value_context", mask = "biases" }
 
 function M.name(section) return names[section] or section end
 
--- "[4][16]" of a section, where its shape is known.
+-- The shape of a section as text, such as "[4][16]", if it is known.
 local function shape(plan, section)
   if section.rows then
     local widths = {}
@@ -24,13 +25,13 @@ local function shape(plan, section)
   return ("[%d][%d]"):format(section.count // section.cols, section.cols)
 end
 
--- What is there `count` times, `total` numbers apart.
+-- The text of something that is there `count` times, `total` numbers apart.
 local function every(text, count, total)
   return count > 1 and ("%s, %d apart"):format(text, total) or text
 end
 
--- The sections of an outer space. Of the spaces in it, what is projected has a section for each of its own; tasks
--- and blocks of heads have one.
+-- The sections of an outer space. Of its inner spaces, `projected` is listed section by section; tasks and blocks of
+-- heads are one section each.
 local function of(plan, space)
   local memory, list = plan.memory, {}
   local function add(name, first, text) list[#list + 1] = { name = name, first = first, text = text } end
@@ -50,7 +51,7 @@ local function of(plan, space)
   return list
 end
 
--- By their pointers of a batch entry.
+-- Spaces by the names of their pointers.
 local spaces = { packed = "packed", tables = "tables", ws = "entry", cache = "cache", scales = "scales",
                  scratch = "task" }
 

@@ -13,23 +13,24 @@ local M = {}
 -- A plan as a target of tiles that multiply by a scheme.
 function M.target(plan, scheme) return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan }) end
 
--- Sums of more steps than this are long: their panels do not stay in the nearest cache.
+-- Sums of more steps than this are long, because their panels do not stay in L1.
 M.LONG = 256
 
--- K steps in a round of a tile's loop; a divisor of the number of steps near it is better.
+-- K steps in an iteration of a tile's loop. A divisor of the number of steps close to it is better.
 M.LOOP_STEPS = 4
 
--- Most steps of scores in float32 that are one chain. Longer sums are added chunk by chunk.
+-- The most steps of scores in float32 that are a single chain. Longer sums are added chunk by chunk.
 local ONE_CHAIN = 512
 
--- Row tiles of a panel that tile registers make together: while their sums are kept, a chunk of the panel stays in the
--- nearest cache.
+-- Row tiles of a panel that tile registers handle together: their sums are kept in a buffer, while a chunk of the panel
+-- stays in L1.
 M.TOGETHER = 4
 
--- Whether a product's chunks are of a panel, for all tiles of a few; else each tile takes all of its chunks in turn.
+-- Whether a chunk of a panel serves several row tiles, whose sums are kept; otherwise each tile takes all its chunks in
+-- turn.
 function M.keeps_sums(product) return ways.of(product.scheme).buffered and product.chunks.count > 1 end
 
--- Tiles of a set of rows of a product, the first one if none is named.
+-- The number of tiles for a set of rows of a product, the first set if none is named.
 function M.count(product, set)
   local count = 0
   for _, run in ipairs(product.runs[set or 1]) do count = count + run.count end
@@ -40,43 +41,43 @@ M.ceil_div, M.round_up = cut.ceil_div, cut.round_up
 
 function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
--- Words of a product that n numbers of a sum take: all that one of operand B is multiplied with.
+-- Words along K for n numbers of a sum, rounded up to what an instruction or a word of operand B takes at once.
 function M.words(scheme, n)
   local together = math.max(ways.interleave(scheme), scheme.group > 1 and M.in_step(scheme) or 1)
   return M.round_up(M.ceil_div(n, scheme.group), together)
 end
 
--- The same, and those of zeros behind them, where tile registers take whole rows of words.
+-- The same with padding, because tile registers take whole rows of words.
 function M.padded(scheme, words) return M.round_up(words, scheme.pad or 1) end
 
--- Rows behind those of an operand A, which tile registers may read.
+-- Rows after those of operand A that tile registers may read.
 function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
 
--- K steps that a word of operand B has: of quants several, whatever a step multiplies.
+-- K steps that a word of operand B serves: several for quantized weights, whatever a step multiplies.
 function M.in_step(scheme)
   local quant = scheme.quant
   return quant and quant.in_word // scheme.group or 1
 end
 
--- K steps that share a scale of a column, or of a row, or nil.
+-- K steps that share a scale of a column, or of a row; nil without groups.
 function M.group_steps(scheme)
   return scheme.quant and scheme.quant.group and scheme.quant.group // scheme.group
 end
 function M.row_group_steps(scheme) return scheme.row_group and scheme.row_group // scheme.group or nil end
 
--- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of integers then the scales,
--- and what sums begin with (mhagen.h).
+-- Rows of a panel of operand B for so many steps: numbers or words; integers are followed by scales, and by the initial
+-- values of sums (mhagen.h).
 function M.depth(scheme, steps)
   local quant, words = scheme.quant, M.ceil_div(steps, M.in_step(scheme))
   if not scheme.scales then return M.padded(scheme, words) end
   local group = M.group_steps(scheme)
   local scales = group and M.ceil_div(steps, group) or 1
-  -- Tile registers take the scales for words, times zeros.
+  -- Tile registers read the scales as words, but multiply them by zeros.
   return math.max(M.padded(scheme, words), words + scales + (quant.sums and 1 or 0))
 end
 
--- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
--- Rounded results are of one chunk, but where sums stay apart.
+-- The chunks of a product's sums. If groups of steps have scales, a chunk lies in one group, and is all of it if
+-- possible. If results are rounded there is one chunk, unless sums are kept apart from results.
 function M.k_chunks(target, steps, rounded)
   local quant = target.scheme.quant
   local most, of = ways.of(target.scheme).chunk(target, steps)
@@ -93,16 +94,17 @@ function M.k_chunks(target, steps, rounded)
   return chunks
 end
 
--- The chunks of the sums of scores, or nil where they are one chain.
+-- The chunks of the sums of scores, or nil if each is a single chain.
 function M.score_chunks(target, steps)
   if target.scheme.b.round or steps <= (target.cfg.k_block or ONE_CHAIN) then return nil end
   return cut.chunks(steps, target.k_block, M.LOOP_STEPS)
 end
 
--- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
--- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all; "equal":
--- and as many in each block, the last of them perhaps unused. together: so many of them stay in a block, which is as
--- wide. All blocks of a size but the very last one are equal, so that their number costs nothing.
+-- Divides vectors evenly into blocks of at most `most`. Equal neighbours become one run: { vecs, count, at = first
+-- float, used = floats of one block, width = its lanes }.
+--   whole      all vectors have the full width; "equal": and all blocks as many, with perhaps unused ones at the end
+--   together   so many vectors stay in one block
+-- All blocks of a size but the very last one are equal, so their number does not add code.
 function M.vector_runs(isa, n, most, whole, together)
   local total = M.ceil_div(n, isa.lanes)
   if whole == "equal" and total > most then total = M.round_up(total, most) end
@@ -134,8 +136,8 @@ function M.vector_runs(isa, n, most, whole, together)
   return runs
 end
 
--- Chains of a sum in a tile of so many rows and vectors: 2 or 4 where too few sums would run at once,
--- none of less than 4 steps.
+-- Into how many chains a sum is split, in a tile of so many rows and vectors: 2 or 4 if too few sums would be in
+-- flight, but with at least 4 steps each.
 function M.chains(target, rows, vectors, steps)
   local chains, sums, cpu = 1, rows * vectors, target.cpu
   while chains < 4 and 8 * chains <= steps and sums * chains < cpu.latency * cpu.fmas
@@ -145,11 +147,11 @@ function M.chains(target, rows, vectors, steps)
   return chains
 end
 
--- Whether the vectors of a tile of so many rows are pinned in registers: up to three uses of one, gcc reads
--- it from memory for each of them.
+-- Whether the vectors of a tile with so many rows are pinned in registers: gcc loads a vector with up to three uses
+-- again for each of them.
 function M.pinned(isa, rows) return isa.rows.load_pinned ~= nil and rows > 1 and rows <= 3 end
 
--- What an operation on a vector of some width takes of one of the full width; and one on each of several.
+-- What an operation on a vector of some width costs, relative to the full width; and the total for several vectors.
 function M.share(target, w) return w.lanes < target.isa.lanes and target.cpu.narrow or 1 end
 
 local function slots_of(target, vecs)
@@ -158,16 +160,16 @@ local function slots_of(target, vecs)
   return sum
 end
 
--- Whether rows of so many words, one behind the other, and a panel collide. Their lines then are more than their sets
--- of the nearest cache hold.
+-- Whether rows that are so many words apart, together with a panel, have more lines than their sets of L1 hold.
 function M.crowded(cpu, rows, words)
   local bytes, all = 4 * words, 2 * cpu.near // cpu.set_lines
-  local sets = all // math.min(bytes & -bytes, all) -- a power of two, as their distance is
+  -- The sets that such rows use: a large power of two in their distance leaves few.
+  local sets = all // math.min(bytes & -bytes, all)
   return M.ceil_div(rows, sets) >= cpu.set_lines
 end
 
--- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas. It is the longest of the
--- FMAs, the loads and the latency of the accumulators, and a start and end. A load of a vector takes a slot, a
+-- The time of a register tile in full-width FMA slots, of which a cycle has cpu.fmas. A step takes the longest of the
+-- FMAs, the loads and the latency of the accumulators; a start and an end are added. A load of a vector takes a slot, a
 -- broadcast half a cycle.
 function M.cost(target, rows, vecs, steps, a_order)
   local scheme, way = target.scheme, ways.of(target.scheme)
@@ -179,37 +181,37 @@ function M.cost(target, rows, vecs, steps, a_order)
   local bytes = scheme.b.bytes * isa.lanes * #vecs * interleave
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / (way.chained and M.chains(target, rows, #vecs, steps) or 1)
-  local alone = scheme.integers and way.dups -- no instruction reads broadcasts by itself
+  local alone = scheme.integers and way.dups -- no instruction broadcasts its memory operand
   local broadcasts = (alone or interleave > 1) and rows / interleave or rows * cpu.fmas / 2
   local loads = #vecs * interleave + broadcasts
-  if interleave > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
-  local slots = rows * (fma + (scheme.dup or 0)) -- what fills the ports of FMAs
+  if interleave > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many instructions as a cycle can issue
+  local slots = rows * (fma + (scheme.dup or 0)) -- the operations on FMA ports
   local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
-  if a_order == "rows" and M.crowded(cpu, rows, steps) then step = step + rows end -- each is read anew
+  if a_order == "rows" and M.crowded(cpu, rows, steps) then step = step + rows end -- each row is loaded into L1 again
   return steps * step + 20 + 2 * rows * #vecs
 end
 
--- The share of the time that a second kind of tiles or groups must save: each has code of its own.
+-- The share of the time that a second kind of tiles or groups must save, because each kind has code of its own.
 M.KIND = 0.004
 
--- The same for all rows of some runs. kind: the share for a second kind, where it is not that.
+-- The cost for all rows of some runs. kind: the share for a second kind, if it is another.
 function M.runs_cost(target, runs, vecs, steps, a_order, kind)
   local sum = 0
   for _, run in ipairs(runs) do sum = sum + run.count * M.cost(target, run.size, vecs, steps, a_order) end
   return sum * (1 + (kind or M.KIND) * #runs)
 end
 
--- The same as a function of a tile's rows, for `total` rows whose lanes are those of a group of queries.
+-- The same as a function of a tile's rows, for `total` rows with the queries of a group in the lanes.
 function M.rows_cost(target, total, vecs, steps, even, kind)
   return function(rows) return M.runs_cost(target, cut.rows_in(total, rows, even), vecs, steps, "columns", kind) end
 end
 
--- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
--- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
+-- The most rows of a tile with so many vectors. a_order: whether A is contiguous from row to row ("columns") or from
+-- step to step ("rows"), which matters where FMAs are by lane.
 function M.most_rows(target, vectors, a_order) return target.scheme.rows[a_order][vectors] or 0 end
 
--- The most rows that a tile of a product has whose A is contiguous from step to step, whatever the schedule.
+-- The most rows of any tile whose A is contiguous from step to step, whatever the schedule.
 function M.highest(scheme) return math.max(table.unpack(scheme.rows.rows)) end
 
 -- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
@@ -241,8 +243,8 @@ function M.vector_counts(target, vectors_key, keys)
     isa.name, isa.registers))
 end
 
--- Rows of a tile, of which there are n in all: the schedule key if it is set, else the cheapest, at most `most`; even:
--- an even number of them.
+-- The rows of a tile, out of n in all: the schedule key if it is set, else the cheapest number that is at most `most`;
+-- even: an even number.
 function M.choose_rows(target, key, n, most, cost, even)
   if target.cfg[key] then return target.cfg[key] end
   choices.add(target.why, "model")
@@ -257,7 +259,7 @@ function M.choose_rows(target, key, n, most, cost, even)
   return best
 end
 
--- Whether queries are few for the weights: tiles that read these first, and wait for them, are much of the time.
+-- Whether there are so few queries that tiles which read weights first, and wait for them, dominate the time.
 function M.few(queries) return queries <= 64 end
 
 -- Bytes of a layer's weights.
@@ -266,13 +268,13 @@ function M.weight_bytes(target)
   return target.scheme.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * M.words(target.scheme, cfg.d_model)
 end
 
--- Whether few queries wait for weights that come from behind the second-level cache, as far as a core's facts say.
+-- Whether few queries wait for weights that do not fit L2; only if the facts of a core have a figure for that.
 function M.far(target, queries)
   return target.cpu.far_bytes and M.few(queries) and M.weight_bytes(target) > target.cpu.far
 end
 
--- What a tile that is the first to read its weights takes longer, in FMA slots, where these come from far: so many
--- numbers a K step, in which it has `rows` FMAs of each of the vectors.
+-- How much longer a tile takes that reads its weights first, from L3 or DRAM, in FMA slots. A K step reads so many
+-- numbers and has `rows` FMAs for each of the vectors.
 function M.first_cost(target, queries, numbers, rows, vecs, steps)
   local cpu, scheme = target.cpu, target.scheme
   if not M.far(target, queries) then return 0 end
@@ -280,21 +282,20 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
   return steps * math.max(0, scheme.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
 
--- The runs of a set of rows, as `columns` has it.
+-- The runs of a set of rows; see M.columns.
 local function runs_of(set, most) return (set.twice and cut.one_size or cut.in_pairs)(set.rows, most, set.even) end
 
 -- A product with vectors over `columns`. Callers pass
 --   keys      the schedule's keys for rows and vectors
---   sets      each of `count` times `rows` rows, stored two and two if `even`; tiles may make rows `twice`
---   sum       steps; order of A ("rows", "columns"); rounded: results are stored rounded, so no chunk is added to them
+--   sets      each has `count` times `rows` rows; even: they are stored in pairs; twice: tiles may compute rows twice
+--   sum       steps; order of A ("rows", "columns"); rounded: results are stored rounded, so no chunk may be added
 -- and get
---   blocks    of columns
---   runs      of tiles, for each set
---   scheme    the target's
---   ld        numbers from row to row
+--   panel_runs       blocks of columns; first: the number of a block's first panel
+--   runs             runs of tiles, for each set
+--   scheme           the target's
+--   ld               numbers from row to row
 --   steps, chunks
---   panels, floats   panels of B, each as wide as a block and of `depth` rows: their number and size
---   first            of a block: the number of its first panel
+--   panels, floats   panels of B, each as wide as a block and `depth` rows high: their number and their total size
 function M.columns(target, keys, sets, columns, sum)
   local steps, a_order = sum.steps, sum.order
   local isa, best, best_cost = target.isa, nil, nil
@@ -336,14 +337,14 @@ function M.columns(target, keys, sets, columns, sum)
   return best, best_cost
 end
 
--- The panels of a product as they are packed by another scheme, where those of a run are made of them.
+-- The panels of a product as packed by another scheme, if a run makes its own panels from those.
 function M.packed(product, scheme, steps)
   local depth = M.depth(scheme, steps)
   return setmetatable({ scheme = scheme, steps = steps, depth = depth,
                         floats = product.floats // product.depth * depth }, { __index = product })
 end
 
--- Where panel j of a block begins, among all of a product.
+-- The offset of panel j of a block, among all panels of a product.
 function M.panel_at(product, panels, j)
   local columns = j * panels.width
   for _, block in ipairs(product.panel_runs) do
