@@ -1,13 +1,13 @@
--- Rewrites that put stages of stage/convert.lua into the list: what they make is read in the place of what they read.
+-- Rewrites that insert stages of stage/convert.lua. Their results replace the tensors that they read.
 --
---   of_inputs(list, kind, make)   projections of Q, K and V read make(input, stage), a tensor, in the place of each
---                                 input, stage being the first of them
---   round, widen                  the same of all inputs that need it
---   context_rows                  in front of the output
---   key_rows, value_rows          in front of attention
+--   of_inputs(list, kind, make)   projections of Q, K and V read make(input, stage), a new tensor, in place of each
+--                                 input; stage: the first of them
+--   round, widen                  the same for all inputs that need it
+--   context_rows                  before the output
+--   key_rows, value_rows          before attention
 --
--- Stages of inputs are in front of all others: one for a run, and one (fill) for what fills a cache. Their inputs are
--- { name, to = the tensor that is made, rows, cols } each.
+-- Stages of inputs come before all others: one for a run, and one (fill) for what fills a cache. Their inputs are {
+-- name, to = the new tensor, rows, cols } each.
 
 local choices = require "base.choices"
 local graph = require "graph.init"
@@ -21,7 +21,7 @@ local M = {}
 
 -- ---- inputs ----
 
--- Adds an input to the stage of a kind among `stages`, by fill.
+-- Adds an input to the stage of a kind. `stages` has one such stage for each value of `fill`.
 local function add(stages, kind, fill, input)
   fill = fill or false
   stages[fill] = stages[fill] or graph.moving { name = fill and kind .. "_filling" or kind, kind = kind, inputs = {},
@@ -29,7 +29,7 @@ local function add(stages, kind, fill, input)
   table.insert(stages[fill].inputs, input)
 end
 
--- The list with these stages in front.
+-- The list with these stages at its front.
 local function in_front(list, stages)
   for _, fill in ipairs { true, false } do
     if stages[fill] then table.insert(list, 1, stages[fill]) end
@@ -56,13 +56,13 @@ end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
 
--- The list with a tensor whose numbers are held in the type of a scheme's operands.
+-- The list with a tensor whose numbers are rounded to the type of a scheme's operands.
 local function held(list, tensor, scheme)
   return graph.replaced(list, tensor, layouts.held(tensor, scheme))
 end
 
--- The list with keys and values held so that attention reads as their projection leaves them. Sums of groups are stored
--- and added.
+-- Rounds keys and values when they are stored, if attention reads them as their projection leaves them. With scales for
+-- groups, chunks are added to what is stored, so it cannot be rounded.
 local function held_rows(plan, list)
   local quant, attend = plan.weights.quant, graph.attend(list)
   if quant and quant.group then return list end
@@ -75,7 +75,8 @@ local function held_rows(plan, list)
   return list
 end
 
--- Inputs become rounded copies; what a product makes is rounded as it ends, weights as they are packed (plan/pack.lua).
+-- Inputs become rounded copies. Results of products are rounded when they are stored, and weights when they are packed
+-- (plan/pack.lua).
 function M.round(plan, list)
   local in_attention, own = rounds(graph.attend(list).scheme), graph.scheme(list)
   local in_products = own and rounds(own)
@@ -83,7 +84,7 @@ function M.round(plan, list)
   if in_attention then list = held_rows(plan, list) end
   if not in_products then return list end
   local context = graph.attend(list).context
-  local read = graph.output(list) and not graph.maker(list, context) -- as attention leaves it
+  local read = graph.output(list) and not graph.maker(list, context) -- attention stores it for the output to read
   if read and context.at == "lanes" then list = held(list, context, own) end
   return M.of_inputs(list, "round", function(input, stage)
     return tensors.workspace("rounded_" .. input.name, graph.with(input, { scheme = stage.scheme }))
@@ -92,7 +93,7 @@ end
 
 function M.has_small_inputs(plan) return plan.arrays.round end
 
--- All that stages read of inputs. Stages that name an input (narrow) read it as it is.
+-- Widens all inputs that stages read as tensors. Stages that name an input (narrow) read it as it is.
 function M.widen(plan, list)
   local cfg = plan.cfg
   local known, stages, out = {}, {}, {}
@@ -129,13 +130,13 @@ function M.context_rows(plan, list)
   return graph.edited(list, { [output] = { stage, graph.with(output, { a = rows }) } })
 end
 
--- The words of a row of K, and those of whole rows of tile registers.
+-- Words in a row of K, without and with the padding to whole rows of tile registers.
 local function words_of_keys(attend)
   local words = tiles.words(attend.scheme, attend.depth)
   return words, tiles.padded(attend.scheme, words)
 end
 
--- Whether the keys of a head are no whole words: those are made of rows of float32.
+-- Whether a head's columns do not fill whole words. Its words are then made from rows of float32.
 function M.ragged(attend) return attend.depth % attend.scheme.group > 0 end
 
 function M.has_short_keys(_, list)
@@ -144,7 +145,7 @@ function M.has_short_keys(_, list)
   return row > words or M.ragged(attend)
 end
 
--- Rows of K that tiles of any group touch.
+-- The rows of K that tiles of any group touch.
 local function rows_touched(plan)
   local keys, scheme = plan.cfg.seq_kv, plan.attend.scheme
   local most = tiles.round_up(keys, scheme.group * scheme.pad)

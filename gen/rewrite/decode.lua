@@ -1,4 +1,4 @@
--- Replaces attention with lanes over queries by decode steps (stage/decode.lua), which write the context in rows.
+-- Replaces attention with queries in the lanes by decode steps (stage/decode.lua), which store the context in rows.
 
 local decode = require "schedule.decode"
 local graph = require "graph.init"
@@ -8,8 +8,8 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
--- Whether keys and values have rows of their heads: in a cache, or as inputs that are not projected. With merged
--- weights all heads read the rows of the inputs.
+-- Whether each head has rows of keys and values: in a cache, or as inputs that are not projected. With merged weights,
+-- all heads would read the rows of the inputs instead.
 function M.applies(plan)
   local cfg = plan.cfg
   return cfg.cache ~= "none" or not matrices.projects(cfg, "k") and not matrices.projects(cfg, "v")
@@ -22,7 +22,7 @@ function M.rewrite(plan, list)
   local own = graph.with(attend, { kind = "decode", step = step, of_group = decode.of_group, touches = false })
   list = graph.edited(list, { [attend] = { own } })
   if not output then return list end
-  -- Of integers words are made once all heads are there.
+  -- Integer words are made only once the context of all heads is complete.
   local function width(n) return output.scheme.integers and n or tiles.words(output.scheme, n) end
   local context = tensors.rows("context", { row = width(output.steps), head = width(attend.out) })
   return graph.replaced(list, attend.context, context)

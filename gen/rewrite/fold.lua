@@ -1,21 +1,21 @@
--- Algebra on the weights, exact in real arithmetic: which products are made of which matrices.
+-- Algebra on the weights, exact in real arithmetic: it decides which matrices are multiplied with each other, and when.
 --
--- For a head, S = (X Wq + bq) (Xk Wk + bk)^T and Y = P (Xv Wv + bv) Wo, summed over the heads. Either
--- pair of matrices can meet in three ways:
+-- For a head, S = (X Wq + bq) (Xk Wk + bk)^T and Y = P (Xv Wv + bv) Wo, summed over the heads. Each of the pairs Wq, Wk
+-- and Wv, Wo can be multiplied in three ways:
 --
 --   project  K = Xk Wk, V = Xv Wv: a row for every key, as the formula says
---   absorb   S = ((X Wq + bq) Wk^T) Xk^T and Y = ((P Xv) Wv) Wo: few queries, many keys
---   merge    S = (X (Wq Wk^T) + bq Wk^T) Xk^T and Y = (P Xv) (Wv Wo): the products of weights are made
---            once, when packing; pays where d_model is below 2 dk, with one wide head above all
+--   absorb   S = ((X Wq + bq) Wk^T) Xk^T and Y = ((P Xv) Wv) Wo: for few queries and many keys
+--   merge    S = (X (Wq Wk^T) + bq Wk^T) Xk^T and Y = (P Xv) (Wv Wo): the weights are multiplied once, when packing;
+--            pays if d_model is below 2 dk, most of all with one wide head
 --
--- The least flops win. Biases:
+-- The fewest flops win. Biases:
 --
---   bk   its terms are the same for all keys of a query, so softmax drops them; with rope they differ by key, and Wq
---        and Wk cannot be multiplied
---   bv   each row of P sums to one, so it becomes bv Wo in the output's bias. It stays where a row may see no key,
---        since its P is zero, and where heads share keys and values. Matrices of these are not merged
+--   bk   its terms are the same for all keys of a query, so softmax drops them. With rope they differ by key, and
+--        Wq and Wk cannot be multiplied
+--   bv   each row of P sums to one, so bv becomes bv Wo in the output's bias. It stays if a row may see no key, because
+--        that row of P is zero, and if heads share keys and values. Matrices of shared heads are not merged
 --
--- With a sink, or where scores are an output, neither holds, and the formula is kept.
+-- With a sink, or if scores are an output, none of this holds, and the formula is kept.
 
 local choices = require "base.choices"
 local graph = require "graph.init"
@@ -25,10 +25,11 @@ local types = require "machine.types"
 
 local M = {}
 
--- By the formula an infinite key gives dk products of either sign, and so a score of NaN. In one case of 2^(dk - 1) it
--- is -inf, a weight of zero. A score made from the key itself is -inf in half of the cases. In self-attention the
--- value, infinite as well, makes up for it, but not in `probs`; with keys of their own, scores are tested, and the rare
--- case is not left out where it is frequent.
+-- By the formula, an infinite number in a row of Xk becomes dk infinite products of either sign, so the score is NaN.
+-- In one case of 2^(dk - 1) it is -inf, a weight of zero. A score computed from the row itself is -inf in half of the
+-- cases. In self-attention the value is infinite too, so the result is NaN nevertheless, but `probs` would show the
+-- difference. In cross-attention infinite scores are made NaN, so the rare case differs. It is frequent with a small
+-- dk, which is excluded.
 local function keys_allowed(cfg)
   if cfg.probs then return false end
   return cfg.attention == "self" or cfg.dk >= 16
@@ -52,7 +53,8 @@ local function drop_biases(list, cfg, scores, why)
                               [output] = { graph.with(output, { bias = bias }) } })
 end
 
--- Attention that reads an input in the place of the keys or values that were projected of it, and what is done instead.
+-- Attention that reads an input instead of the keys or values that were projected from it; `instead` says why, in
+-- words.
 local function reading(attend, name, instead, fields)
   local told = graph.with(attend.instead, { [name] = "the inputs themselves; " .. instead })
   return graph.with(attend, graph.with(fields, { instead = told }))
@@ -105,17 +107,17 @@ function rewrites.merge_values(list, cfg, values)
     reading(attend, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d }) } })
 end
 
--- A cache holds keys and values as the formula has them.
+-- A cache must hold keys and values as in the formula.
 function M.applies(plan)
   local cfg, scores = plan.cfg, plan.scores
   return cfg.fold == "auto" and cfg.cache == "none" and #scores.extras == 0 and not scores.shown
 end
 
--- The list with the least flops. Of equals the first.
+-- The list with the fewest flops; of equals, the first.
 function M.rewrite(plan, list)
   local cfg, scores, why = plan.cfg, plan.scores, plan.why
   list = drop_biases(list, cfg, scores, why)
-  -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
+  -- With a mask, keys need a buffer with extra rows at its end, which inputs do not have.
   if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
   if plan.stored.quant then
     choices.say(why, "no products of weights", plan.stored.scheme.scales and "their integers have scales of their own"
@@ -123,7 +125,7 @@ function M.rewrite(plan, list)
   end
   local attend, own = graph.attend(list), graph.scheme(list)
   if scores.masked or plan.stored.quant or not own or own.group > 1 or attend.scheme.group > 1 then return list end
-  -- `projected`, its matrix met by that of the stage `other`, if there is one.
+  -- The best list for the stage `projected`; other: the stage with the other matrix of the pair, if there is one.
   local function least(projected, other, absorb, merge)
     if not projected then return list end
     local best, merges = list, other and not shared(cfg)
@@ -133,7 +135,7 @@ function M.rewrite(plan, list)
     end
     return best
   end
-  -- What stands between Wq and Wk is another matrix for each query and key.
+  -- With rope or a norm, another matrix stands between Wq and Wk for each query and key.
   if #scores.changes == 0 and not attend.qk and keys_allowed(cfg) then
     list = least(graph.projection(list, attend.keys), graph.projection(list, attend.queries),
       rewrites.absorb_keys, rewrites.merge_keys)
@@ -142,14 +144,14 @@ function M.rewrite(plan, list)
     rewrites.merge_values)
 end
 
--- The share of the multiply-adds that it leaves of a list.
+-- The share of a list's multiply-adds that remains.
 function M.left(plan, list)
   if not M.applies(plan) then return 1.0 end
   return graph.macs(M.rewrite(setmetatable({ why = {} }, { __index = plan }), list)) / graph.macs(list)
 end
 
--- What of it is in a plan whose operands are rounded, by the names of its bits in mhagen.h: it changes what is rounded;
--- and how weights of attention are.
+-- The names of bits in mhagen.h (MHAGEN_FOLD_...) for a plan whose operands are rounded, because folding changes what
+-- is rounded. Two more bits say how attention weights and packed weights are made.
 function M.bits(plan)
   local bits, cfg, list, attend = {}, plan.cfg, plan.stages, plan.attend
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end

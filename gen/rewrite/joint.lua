@@ -1,6 +1,6 @@
--- Makes one product of projections that read the same rows. Its matrix is [Wq Wk Wv] of a block of heads, or [Wk Wv]
--- where the lanes of the query projection are queries. Few columns then share vectors, in which each alone would leave
--- lanes idle. Q, K and V stay tensors: columns of the product's rows.
+-- Joins projections that read the same rows into one product. Its matrix is [Wq Wk Wv] of a block of heads, or [Wk Wv]
+-- if the query projection has its lanes over queries. Columns then share vectors, in which separate projections would
+-- leave lanes idle. Q, K and V stay tensors, which are columns of the product's rows.
 
 local choices = require "base.choices"
 local graph = require "graph.init"
@@ -12,7 +12,7 @@ local M = {}
 
 local function small(type) return type.round or type.quantized end
 
--- What stands against it, of a plan and those of its projections that read the same rows.
+-- Reasons against it, for a plan and the projections that read the same rows.
 local against = {
   { function(plan, parts)
       return parts[1] and small(parts[1].scheme.a) or small(plan.attend.scheme.a) or plan.weights.quant
@@ -23,7 +23,7 @@ local against = {
   { function(_, parts) return #parts < 2 end, "has no effect with fewer than two projections of the same rows" },
 }
 
--- Those projections, in the order of the columns.
+-- These projections, in the order of the columns.
 local function parts_of(list)
   local parts, attend = {}, graph.attend(list)
   for _, operand in ipairs { attend.queries, attend.keys, attend.values } do
@@ -35,10 +35,10 @@ local function parts_of(list)
   return parts
 end
 
--- Why it cannot be, or nil. list: with the queries' product where its lanes put it.
+-- The reason against it, or nil. In `list`, the query projection is where its lanes put it.
 function M.against(plan, list) return choices.against(against, plan, parts_of(list)) end
 
--- The list with it.
+-- The list with the joint product.
 function M.rewrite(plan, list)
   local parts, letters, columns, macs, biased = parts_of(list), "", 0, 0.0, false
   for _, stage in ipairs(parts) do

@@ -10,7 +10,7 @@ local M = {}
 
 local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
 
--- What stands against it, of a plan and the list of the formula.
+-- Reasons against it, for a plan and the list of the formula.
 local against = {
   { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
   { function(plan, list)
@@ -21,8 +21,8 @@ local against = {
     "given rows of tiles have to be even" },
 }
 
--- How projections multiply that would do so by `scheme`: by blocks where the ISA has such and nothing stands against
--- it. list: the formula's.
+-- The scheme of projections in place of `scheme`: blocks of 2 x 2, if the ISA has them and there is no reason against
+-- it. list: that of the formula.
 function M.choose(plan, list, scheme)
   local own = #list > 1 and isas.by_mmla(scheme)
   if not own then return scheme end

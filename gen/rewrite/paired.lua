@@ -1,16 +1,16 @@
--- Operands in pairs: where an ISA multiplies pairs of a small type, two numbers that follow each other in a sum lie in
--- a word of memory. A K step takes a word of A and a vector of words of B. Steps, panels and rows are counted in words.
+-- Operands in pairs. On ISAs with pairwise dot products of a small type, a 32-bit word holds two neighbours along K. A
+-- K step takes a word of A and a vector of words of B. Steps, panels and rows are counted in words.
 --
 --   of            along       made
 --   X, Wq Wk Wv   d_model     by a stage of its own; when packing
---   Q^T, K        dk          behind the query projection, or where queries are stored; where keys are
---   P, V          keys        two rows at a time, as their tiles end
+--   Q^T, K        dk          after the query projection, or when it stores queries; when keys are stored
+--   P, V          keys        two rows at a time, when their tiles end
 --   context, Wo   dv          likewise; when packing
 --
--- Keys with rope become pairs after it, in place. So do copies of inputs or of rows in a cache.
+-- Keys with rope become pairs in place, after the rotation. So do copies of inputs or of rows in a cache.
 --
--- Zeros are behind the last number of an odd dk or dv. Stage key_rows makes words of such keys: of each number
--- and the number half a row behind it. Each head of the context begins with a word.
+-- An odd dk or dv is padded with a zero. Stage key_rows makes the words of such keys, each from a number and the one
+-- half a row after it. Each head of the context begins with a new word.
 
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"
@@ -24,26 +24,25 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
--- Whether few queries read a cache, as rows and one number at a time.
+-- Whether few queries read a cache, whose rows are then read as single numbers.
 local function few_queries(plan, list)
   return graph.attend(list).keys.at == "cache" and decode.few_queries(plan)
 end
 
--- The ISA's products of pairs in the place of those with weights, or nil.
+-- The ISA's scheme of pairs for products with weights, or nil.
 local function pairs_of(plan, list) return isas.paired(plan.isa, graph.scheme(list).b) end
 
-local MANY = 8 -- queries, for which it pays to make pairs of weights before they are multiplied
+local MANY = 8 -- from so many queries on, it pays to dequantize weights to pairs before the products
 
--- Whether a run makes pairs of weights in small integers, once for all rows: of words that lie in no other order, and
--- have no zeros behind the rows of a head.
+-- Whether a run dequantizes int8/int4 weights to pairs, once for all rows. The pairs must be in the plain order, and
+-- heads must not be padded.
 local function widens(plan, list)
   local own = pairs_of(plan, list)
   local ragged = graph.output(list) and graph.attend(list).out % 2 > 0
   return plan.cfg.seq >= MANY and not (own.f16_sums or own.blocks or isas.by_halves(plan.isa, own) or ragged)
 end
 
--- What stands against it, of a plan and the list of the formula: for the products of projections, and for those of
--- attention.
+-- Reasons against pairs, for a plan and the list of the formula: in projections, and in attention.
 local against_projections = {
   { function(plan, list)
       return few_queries(plan, list) and graph.output(list) and graph.attend(list).out % plan.isa.lanes > 0
@@ -79,7 +78,7 @@ local against_attention = {
   { few_queries, "all of the cache would be copied for few queries" },
 }
 
--- And against tiles of them in attention.
+-- Reasons against tile registers in attention.
 local against_tiles = {
   { function(plan, list) return 4 * tiles.round_up(graph.attend(list).depth, 2) < plan.isa.tile end,
     "dk is less than an eighth of what a row of a tile has" },
@@ -88,22 +87,22 @@ local against_tiles = {
     "a given key_rows is no multiple of two tiles" },
 }
 
--- Whether a product by vectors takes as long as FMAs do for as many numbers, or longer.
+-- Whether a vector instruction on pairs takes as long as the FMAs for as many numbers, or longer.
 local function slow(plan, scheme) return not scheme.tiled and (plan.cpu.slots[scheme.op] or 1) >= scheme.group end
 
 local SLOW = "this core multiplies pairs by vectors no faster than float32"
 
 local FOLDED = 0.2 -- of the multiply-adds
 
--- Whether products of weights, which pairs do not have, leave fewer multiply-adds than pairs by vectors make up for.
+-- Whether folding, which pairs exclude, saves more multiply-adds than vector instructions on pairs would.
 local function folds(plan, list)
   local own = isas.paired(plan.isa, graph.attend(list).scheme.b)
   local tiled = own and own.tiled and not choices.against(against_tiles, plan, list)
   return own and not tiled and fold.left(plan, list) < FOLDED
 end
 
--- The schemes of products with weights and of attention, `products` and `attention`: in pairs where the ISA has such
--- and nothing stands against them. list: the formula's.
+-- The schemes of products with weights and of attention, `products` and `attention`. They use pairs if the ISA has
+-- these and there is no reason against it. list: that of the formula.
 function M.choose(plan, list)
   local chosen = { products = plan.scheme, attention = graph.attend(list).scheme }
   local known = plan
@@ -117,7 +116,7 @@ function M.choose(plan, list)
     local few, found = few_queries(plan, list), choices.against(against, known, list)
     local no_tiles = not found and own.tiled and choices.against(untiled, plan, list)
     if few or no_tiles then own = isas.by_vectors(own) end
-    if not few and slow(plan, own) then found = found or SLOW end -- few wait for memory, where pairs are less
+    if not few and slow(plan, own) then found = found or SLOW end -- few queries wait for memory, and pairs are smaller
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
@@ -144,17 +143,17 @@ function M.choose(plan, list)
   return chosen
 end
 
--- Keys, queries or values as pairs of attention: of the columns of a row, or of each two rows. fields: more of the
+-- Keys, queries or values in pairs for attention: pairs of columns, or of rows for values. fields: more fields of the
 -- tensor.
 function M.in_pairs(attend, tensor, fields)
   local along = tensor.operand == "values" and "rows" or "columns"
   return tensors.with(layouts.pairs(tensor, along, attend.scheme), fields)
 end
 
--- Words of a row of an input, of so many numbers.
+-- The words in a row of an input with `width` numbers.
 function M.words_of_row(isa, scheme, width) return tiles.round_up(width, isa.lanes) // scheme.group end
 
--- Each head of the context begins with a word: zeros are behind an odd dv, in rows of Wo as well.
+-- Each head of the context begins with a new word, so an odd dv is padded with zeros, in the rows of Wo as well.
 local function padded_output(plan, list)
   local output, width = graph.output(list), graph.attend(list).out
   if width % 2 == 0 then return list end
@@ -165,7 +164,7 @@ local function padded_output(plan, list)
     weights = graph.with(output.weights, { steps = width, heads = heads, along = "row" }) }) } })
 end
 
--- The list of stages with inputs, keys, values and context in pairs.
+-- The list of stages, with inputs, keys, values and context in pairs.
 function M.rewrite(plan, list)
   local attend = graph.attend(list)
   local queries, ragged = graph.projection(list, attend.queries), conversions.ragged(attend)
@@ -175,7 +174,7 @@ function M.rewrite(plan, list)
   end
   for _, operand in ipairs(attend.scheme.group > 1 and { attend.keys, attend.values } or {}) do
     local stage = graph.projection(list, operand)
-    local has_own_rows = operand == attend.keys and ragged -- of float32, which stage key_rows reads
+    local has_own_rows = operand == attend.keys and ragged -- of float32, for stage key_rows
     if stage and stage.c.at == "workspace" and not (stage.c.staged or has_own_rows) then
       pair(stage, { in_place = stage.qk ~= nil })
     end

@@ -1,6 +1,6 @@
--- Operands in int8: rows of X and of the context become integers times a scale of their own before they are multiplied.
--- A word of memory has four or two neighbours of a sum, as rewrite/paired.lua has two. Epilogues make float32 of the
--- sums, so Q, K, V and Y are float32.
+-- Operands in int8: rows of X and of the context are quantized, with a scale for each row, before they are multiplied.
+-- A word of memory holds four or two neighbours along K, as rewrite/paired.lua has two. Epilogues convert the sums, so
+-- Q, K, V and Y are float32.
 
 local choices = require "base.choices"
 local conversions = require "rewrite.conversions"
@@ -15,7 +15,7 @@ local wording = require "base.wording"
 
 local M = {}
 
--- Products of bytes that int32 holds the sum of.
+-- The most products of bytes whose sum fits int32.
 local MOST = (2 ^ 31 - 1) // (127 * 127)
 
 local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
@@ -26,12 +26,12 @@ local function check(stage)
     stage.steps, stage.weights.text, MOST))
 end
 
--- The layout of so many rows of integers that a product reads, made of as many numbers.
+-- The layout of `rows` rows of integers as a product reads them; count: numbers in a row.
 local function layout(plan, stage, rows, count)
   return layouts.words(stage.scheme, rows, tiles.round_up(tiles.words(stage.scheme, count), plan.isa.lanes))
 end
 
--- The tensor that is made of the context, which the output reads.
+-- The quantized context, which the output reads.
 local function words_of_context(plan, output)
   local at = output.a.at
   return tensors[at]("context_words", graph.with({ scales = "context_scales", scaled = at },
@@ -43,7 +43,7 @@ function M.applies(_, list)
   return own and own.quant
 end
 
--- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
+-- Adds the stages that quantize inputs of a run, inputs that fill a cache, and the context.
 function M.rewrite(plan, list)
   for _, stage in ipairs(list) do
     if stage.weights then check(stage) end
@@ -59,7 +59,7 @@ function M.rewrite(plan, list)
   return graph.edited(list, { [output] = { first, graph.with(output, { a = to }) } })
 end
 
--- Says what it costs, and where it does not pay, of a plan whose order is known.
+-- Adds reasons that say what it costs, and where it does not pay. The plan's order must be known.
 function M.tell(plan)
   local scheme = graph.scheme(plan.stages)
   if not (scheme and scheme.quant) then return end

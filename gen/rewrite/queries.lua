@@ -6,19 +6,19 @@ local tensors = require "graph.tensor"
 
 local M = {}
 
--- Behind what makes X of the inputs, for all queries.
+-- Inserts the transposition, for all queries, after the stages that convert inputs.
 local function with_transpose(list, transpose)
   local first = 1
   while list[first].inputs do first = first + 1 end
   return graph.edited(list, { [list[first]] = { transpose, list[first] } })
 end
 
--- The list for these lanes, "columns", "queries" or "none".
+-- The list with these lanes, "columns", "queries" or "none".
 function M.moved(list, lanes)
   local attend = graph.attend(list)
   local queries, last = graph.projection(list, attend.queries), graph.maker(list, attend.queries)
   if not queries then return list end
-  local next_one = last ~= queries and last or attend -- which reads them
+  local next_one = last ~= queries and last or attend -- the stage that reads them
   if lanes == "columns" then return graph.edited(list, { [queries] = {}, [next_one] = { queries, next_one } }) end
   local xt = tensors.lanes("xt", { scheme = queries.scheme })
   local transpose = graph.moving { name = "transpose", a = queries.a, c = xt }

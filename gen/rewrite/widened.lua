@@ -1,5 +1,5 @@
--- Weights in small integers, of which a run makes pairs before it multiplies them: those of a block of heads in front
--- of its projections, and those of the output in front of it.
+-- Dequantizes int8/int4 weights to pairs before a run multiplies them: those of a block of heads before its
+-- projections, and those of the output before the output.
 
 local graph = require "graph.init"
 
@@ -10,7 +10,7 @@ function M.applies(plan) return plan.widens end
 local kinds = { rows = "widen_heads", groups = "widen_output" }
 
 function M.rewrite(_, list)
-  local out, first = {}, nil -- of a block of heads all are widened together
+  local out, first = {}, nil -- all weights of a block of heads are dequantized together
   for _, stage in ipairs(list) do
     local kind = kinds[stage.nest]
     if kind then
