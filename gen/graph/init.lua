@@ -1,9 +1,9 @@
 -- The kernel as a list of stages over tensors, in the order of the formula. Rewrites make other lists of it: stages and
--- tensors are values, which nothing changes once they are made. Q, K, V or Y without a projection has no stage: then
+-- tensors are values, which nothing changes once they are made. Q, K, V or Y without a projection has no stage. Then
 -- attention reads the input, or writes y.
 --
--- Stages are found by the tensors that they read and make, from those of attention on (M.attend): M.maker,
--- M.projection, M.output. graph/tensor.lua has the fields of a tensor.
+-- Stages are found by the tensors that they read and make, starting at attention (M.attend): M.maker, M.projection,
+-- M.output. graph/tensor.lua lists the fields of a tensor.
 --
 -- A stage:
 --
@@ -15,18 +15,18 @@
 -- A product, C = A B + bias, has also:
 --
 --   scheme          how the ISA multiplies (isa/init.lua)
---   multiplied      the same with weights as they are multiplied, which may be quants; stored: with weights as they are
---                   packed, of which a run may make those
+--   multiplied      the scheme of the weights as they are multiplied, which may be quantized
+--   stored          that of the weights as packed, from which a run may make those
 --   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product
 --   heads, cols     heads, and the columns of each
 --   weights, bias   matrices as they are packed
 --   scale           of weights and bias
---   activate        the function of its numbers (emit/product.lua), in the nest "groups"
+--   activate        the activation function (emit/product.lua), in the nest "groups"
 --   add             a tensor whose rows are added to those of c, in the nest "groups"
---   doc             what a and c are in words, { a, c }, in the same nest
---   qk              of keys: the norm and rope of their rows (graph/qk.lua); attention has those of queries
+--   doc             what a and c are, in words, { a, c }, in the same nest
+--   qk              for keys: norm and rope of their rows (graph/qk.lua); attention has those of queries
 --
 -- A matrix as it is packed:
 --
@@ -35,15 +35,15 @@
 --   a, b                    a given matrix, or the product of two
 --   a_flipped, b_flipped    whether they are transposed
 --   inner                   columns of a in the product
---   along, width, heads     "column", "row" or "first": what moves by `width` from one of the heads to the next
+--   along, width, heads     "column", "row" or "first": which place moves by `width` from one head to the next
 --
 -- Keys and values have h_kv heads. Each serves h / h_kv heads of queries. Attention has also:
 --
 --   scheme          of its products
 --   queries, keys, values, context   tensors
 --   touches         whether its tiles may touch rows behind the last key
---   of_group(plan, group, stage)   the cost of a group of queries, and the fields of its tiles; if it is missing,
---                                  schedule/groups.lua has them
+--   of_group(plan, group, stage)   the cost of a group of queries, and the fields of its tiles; if missing,
+--                                  schedule/groups.lua computes them
 
 local matrices = require "graph.matrices"
 local options = require "options.init"
@@ -56,25 +56,25 @@ local M = {}
 
 local function macs(stage) return 1.0 * stage.heads * stage.rows * stage.cols * stage.steps end
 
--- The multiply-adds of a run.
+-- The multiply-adds of a run, for a batch entry.
 function M.macs(list)
   local sum = 0.0
   for _, stage in ipairs(list) do sum = sum + (stage.fill and 0.0 or stage:macs()) end
   return sum
 end
 
--- A stage with other fields.
+-- A copy of a stage with other fields.
 M.with = tensors.with
 
--- A product of `rows` rows, its matrix `width` columns wide for each head.
+-- A product with weights; cols: the columns of a head.
 function M.product(stage) return M.with({ kind = "product", nest = "rows", macs = macs, scale = 1.0 }, stage) end
 
 local function no_macs() return 0.0 end
 
--- A stage that multiplies nothing; its kind is its name, if it says none.
+-- A stage that multiplies nothing. Its kind is its name, unless it has one.
 function M.moving(stage) return M.with({ kind = stage.name, macs = no_macs }, stage) end
 
--- Of the heads of a stage or matrix, those in a block of heads.
+-- How many of the heads of a stage or matrix are in a block of heads.
 function M.in_block(plan, of) return of.heads // plan.head_blocks end
 
 -- How products with weights multiply, or nil where there are none.
@@ -91,7 +91,8 @@ function M.schemes(list)
   return schemes
 end
 
--- A list whose products have these fields, those with weights and attention: the scheme of each, and more.
+-- The list with more fields in its products: those that products(stage) returns for products with weights, and those of
+-- `attention`.
 function M.multiplied(list, products, attention)
   local out = {}
   for i, stage in ipairs(list) do
@@ -100,7 +101,7 @@ function M.multiplied(list, products, attention)
   return out
 end
 
--- A list with other stages in the place of some: edits { [stage] = list }.
+-- The list with some stages replaced: edits { [stage] = list }.
 function M.edited(list, edits)
   local out = {}
   for _, stage in ipairs(list) do
@@ -110,7 +111,7 @@ function M.edited(list, edits)
   return out
 end
 
--- A list that reads and makes another tensor in the place of one.
+-- The list with a tensor replaced by another, wherever it is read or made.
 function M.replaced(list, tensor, other)
   local out = {}
   for i, stage in ipairs(list) do
@@ -122,15 +123,15 @@ function M.replaced(list, tensor, other)
   return out
 end
 
--- A list with a stage of its own in place i, which has more fields, among them perhaps another tensor c.
+-- The list with more fields for its i-th stage, which may include another tensor c.
 function M.planned(list, i, fields)
   fields = fields or {}
   local out, c = M.edited(list, { [list[i]] = { M.with(list[i], fields) } }), list[i].c
   return fields.c and M.replaced(out, c, fields.c) or out
 end
 
--- The stages that pack something, in the order of the matrices that they multiply by. Copied keys, which may have gains
--- and tables of rope, stand where Wk would.
+-- The stages that pack something, in the order of their matrices. Copied keys, which may need gains and tables of rope,
+-- come where Wk would.
 function M.by_matrix(list)
   local sorted = {}
   for _, name in ipairs(matrices.names) do
@@ -142,7 +143,7 @@ function M.by_matrix(list)
   return sorted
 end
 
--- Attention.
+-- The attention stage.
 function M.attend(list)
   for _, stage in ipairs(list) do
     if stage.context then return stage end
@@ -156,7 +157,7 @@ function M.maker(list, tensor)
   end
 end
 
--- The stage of a list that rows of queries, keys or values come from: a projection, or what copies an input. Or nil.
+-- The stage from which rows of queries, keys or values come: a projection, or a copy of an input; or nil.
 function M.origin(list, tensor)
   local stage = M.maker(list, tensor)
   if stage and stage.weights and stage.nest ~= "lanes" then return stage end
@@ -164,13 +165,13 @@ function M.origin(list, tensor)
   return through and M.origin(list, through.a) or stage and stage.kind == "copy" and stage or nil
 end
 
--- The projection of these rows, or nil.
+-- The projection that makes these rows, or nil.
 function M.projection(list, tensor)
   local stage = M.origin(list, tensor)
   return stage and stage.weights and stage or nil
 end
 
--- That of the context, or nil.
+-- The output projection, or nil.
 function M.output(list)
   local function reader(tensor)
     for _, stage in ipairs(tensor and list or {}) do
@@ -180,13 +181,13 @@ function M.output(list)
   return reader(M.attend(list).context)
 end
 
--- Numbers in a row of q, k, v or y, of all heads.
+-- How many numbers a row of q, k, v or y has, with all heads.
 function M.row(cfg, name)
   if name == "q" then return matrices.projects(cfg, "q") and cfg.d_model or cfg.h * cfg.dk end
   return cfg[name .. "_width"]
 end
 
--- The results that have a number for each head, query and key.
+-- The results with a number for each head, query and key.
 function M.sheets(cfg)
   local list = {}
   if cfg.probs then list[1] = "probs" end
@@ -194,7 +195,7 @@ function M.sheets(cfg)
   return list
 end
 
--- Of what is not projected: the pointer, the keys with its extents, and in words.
+-- What replaces a projection that is not there: the pointer, the keys with its extents, and a text.
 local INPUT, CONTEXT = "the inputs themselves; they are not projected", "the context itself; it is not projected"
 local unprojected = {
   q = { name = "q", rows = "seq", heads = "h", width = "dk", instead = INPUT },
@@ -203,8 +204,8 @@ local unprojected = {
   o = { name = "y", rows = "seq", heads = "h", width = "dv", instead = CONTEXT },
 }
 
--- The input, or y, in the place of the projection with a letter, as the config lays it out: the heads of a row side by
--- side, or the rows of a head. Or nil.
+-- The input, or y, in place of a projection (by its letter), laid out as the config says: heads side by side in a row,
+-- or each with rows of its own. nil if there is the projection.
 function M.unprojected(cfg, letter)
   if matrices.projects(cfg, letter) then return nil end
   local given = unprojected[letter]
@@ -213,7 +214,7 @@ function M.unprojected(cfg, letter)
   return tensors.input_of_heads(given.name, heads, width, rows, cfg.layout == "bhsd")
 end
 
--- Where keys or values outlive a run.
+-- The cache for keys or values.
 local function cached(cfg, stage)
   local type, grows, exact = types.of_cache[cfg.cache_dtype], cfg.cache == "append", cfg.cache_layout == "bhsd"
   if type == types.f32 then return tensors.cache(stage, grows, exact) end
@@ -221,17 +222,17 @@ local function cached(cfg, stage)
   return tensors.small_cache(stage, grows, exact, type, side_by_side)
 end
 
--- What rounds rows of keys or values and keeps them, where the cache is of a smaller type.
+-- The stage that rounds rows of keys or values and appends them to a cache of a smaller type.
 local function cache_append(stage, a, cache)
   return M.moving { name = cache.name, of = stage.name, kind = "cache_append", a = a, c = cache, rows = stage.rows,
                     cols = stage.cols, heads = stage.heads, fill = stage.fill, behind = stage.behind }
 end
 
--- What a config makes of a projection: the tensor that attention has; and perhaps the stage that makes rows, the one
--- that keeps them, and in words what is read instead.
+-- What a config makes of a projection: the tensor that attention reads, and perhaps the stage that makes its rows, the
+-- stage that appends them to a cache, and a text for what is read instead.
 local function placed(cfg, stage, letter)
   local given, cache = M.unprojected(cfg, letter), stage.fill ~= nil and cached(cfg, stage) or nil
-  local small = cache and cache.type and cache -- for which rows are made in float32
+  local small = cache and cache.type and cache -- rows are made in float32 first
   local c = small and tensors.workspace(stage.name, { head = stage.cols, operand = stage.name, staged = true })
     or cache or stage.c
   if given and (not cache or small and not stage.qk) then
@@ -245,12 +246,12 @@ local function placed(cfg, stage, letter)
            stage = copied or M.with(stage, { c = c }) }
 end
 
--- What products of queries and keys are multiplied by, times log2(e): so the weights are exp2 of the plain scores.
+-- The factor of the products of queries and keys. It includes log2(e), so that weights are exp2 of scores.
 local function scale_of(cfg)
   return cfg.scale and types.LOG2E * cfg.scale or types.LOG2E / math.sqrt(cfg.dk)
 end
 
--- A given matrix as it is packed, with more of its fields.
+-- A given matrix as it is packed, and more fields.
 function M.matrix(name, fields) return M.with({ section = name, text = name, a = name }, fields) end
 
 -- The projection of Q, K or V, by its letter.
@@ -265,9 +266,9 @@ local function projection(cfg, name, letter, fields)
   }, fields))
 end
 
--- Where the scale of scores goes: `scale` into Wq and bq, or into the queries where these are inputs. Where weights are
--- rounded, they are so as they are given, and it is `query_scale`: queries are multiplied by it. Behind a norm it is
--- with the gains, in `qk`.
+-- Where the scale of scores is applied: `scale` goes into Wq and bq, or multiplies queries that are inputs. If weights
+-- are rounded, they keep their given values, and `query_scale` multiplies the queries. With a norm, it is part of the
+-- gains in `qk`.
 local function scales(cfg)
   local scale, qk, quant = scale_of(cfg), qk_of.of(cfg), types.quants[cfg.weight_dtype]
   if qk and qk.norm then return { scale = 1.0, qk = M.with(qk, { scale = scale }) } end

@@ -1,12 +1,12 @@
--- The given matrices of a kernel. Whatever lists matrices reads this.
+-- The given matrices of a kernel. Everything that lists matrices reads this list.
 --
 --   name       of the pointer in mhagen_weights
 --   size(cfg)  rows and columns, where y = x W; nothing for a config without the matrix
 --   projects   the letter of `project` that asks for it
 --   required   a null pointer is an error
---   null       what it stands for else: zeros, ones, cosines or sines of the angles of rope; a row of gen/score may
---              have numbers of its own
---   table      of rope, which `rope_tables=apart` packs by itself
+--   null       otherwise, what a null pointer stands for: zeros, ones, or the cosines or sines of rope's angles; a
+--              score row may define other numbers
+--   table      it is a table of rope, which `rope_tables=apart` packs separately
 
 local kinds = require "options.kinds"
 local qk_of = require "graph.qk"
@@ -45,7 +45,7 @@ local function table_of_rope(name, null)
   end }
 end
 
--- A number for each head, with the key of the same name.
+-- One number for each head; the matrix has the name of the key.
 local function of_heads(key)
   return { name = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
@@ -57,7 +57,7 @@ local list = {
   of_heads "alibi", of_heads "sink",
 }
 
--- They, their names, and the same as pointers that tools are told of.
+-- The matrices, their names, and their pointers as tools see them.
 M.list, M.names, M.told = {}, {}, {}
 
 -- Adds a row.
@@ -68,7 +68,7 @@ end
 
 for _, matrix in ipairs(list) do M.add(matrix) end
 
--- Whether a config projects with the matrix of a letter.
+-- Whether a config has the projection with this letter.
 function M.projects(cfg, letter) return kinds.letters_of(cfg.project):find(letter, 1, true) ~= nil end
 
 -- The matrices of a config: { matrix, rows, columns } each.
@@ -83,7 +83,7 @@ function M.of(cfg)
   return list
 end
 
--- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it does not project with one.
+-- The sizes of the matrices of a config by name: { rows, columns }, zeros for projections that it does not have.
 function M.sizes(cfg)
   local sizes = {}
   for _, matrix in ipairs(M.list) do sizes[matrix.name] = matrix.projects and { 0, 0 } end
@@ -91,7 +91,7 @@ function M.sizes(cfg)
   return sizes
 end
 
--- Those that must be given, as pointers that a kernel needs (options/rows.lua).
+-- The required matrices, as pointers that a kernel needs (options/rows.lua).
 function M.needs(cfg)
   local list = {}
   for _, of in ipairs(M.of(cfg)) do

@@ -1,12 +1,12 @@
--- Norm (qk_norm) and rotary embedding (rope) of rows of Q and K, between projections and scores. This file has their
--- facts, their tables and the packing of these; emit/qk.lua records the code.
+-- Norm (qk_norm) and rotary embedding (rope) for rows of Q and K, between projections and scores. This file has the
+-- facts about them, their tables and the packing of these; emit/qk.lua records the code.
 --
--- A norm, of the n columns of a head or (norm_span = all) of all heads: x gain / sqrt(mean(x^2) + eps) (rms: Llama's,
--- in Qwen 3), the same of x - mean(x) (layer: ViT-22B, Cohere), or x gain / max(length, eps) (l2: Swin v2).
+-- A norm is taken of the n columns of a head, or of all heads (norm_span = all). rms is x gain / sqrt(mean(x^2) + eps)
+-- (Llama's, in Qwen 3), layer the same of x - mean(x) (ViT-22B, Cohere), and l2 is x gain / max(length, eps) (Swin v2).
 --
--- A head's first 2 * pairs columns are pairs of coordinates, column i and i + pairs (half: GPT-NeoX, Llama) or 2i and
--- 2i + 1 (interleaved: GPT-J, Cohere), and a row at place x turns its pair i by the angle x * theta^(-i / pairs) (Su et
--- al., RoFormer, 2021). Tables for K have a row for each place; tables for Q have places in their lanes.
+-- A head's first 2 * pairs columns are pairs of coordinates: columns i and i + pairs (half: GPT-NeoX, Llama) or 2i and
+-- 2i + 1 (interleaved: GPT-J, Cohere). A row at position x rotates its pair i by the angle x * theta^(-i / pairs) (Su
+-- et al., RoFormer, 2021). Tables for K have a row for each position; tables for Q have positions in their lanes.
 
 local memory = require "schedule.memory"
 local rotation = require "graph.rotation"
@@ -15,9 +15,14 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
--- What a config asks for, or nil: dk; norm, all (heads together), eps, q_heads and k_heads (that have gains of their
--- own, or nil); pairs, 0 without rope, interleaved, theta, the space of the tables, and of the places that tables have
--- the first and their number. It is negative where queries stand before the first key.
+-- What a config asks for, or nil:
+--   dk
+--   norm, all, eps          all: of all heads together
+--   q_heads, k_heads        the number of heads that have gains of their own, or nil
+--   pairs                   0 without rope; interleaved, theta
+--   space                   where the tables are
+--   first, places           the first position in the tables, and their number; `first` is negative if queries stand
+--                           before the first key
 function M.of(cfg)
   local norm, rope = cfg.qk_norm ~= "none" and cfg.qk_norm, cfg.rope ~= "none"
   if not norm and not rope then return nil end
@@ -30,22 +35,23 @@ function M.of(cfg)
            first = first, places = math.max(cfg.seq_kv, query + cfg.seq) - first }
 end
 
--- By which part of a full turn each pair is turned from place to place, for tables that are not given.
+-- The part of a full turn by which each pair rotates from one position to the next, for tables that are not given.
 function M.turns(qk) return rotation.turns(qk.theta, qk.pairs) end
 
--- Numbers from a pair's row to the next one's in the tables of Q: a vector may begin at the last place.
+-- The row stride of the tables of Q: a vector may begin at the last position.
 function M.lanes_row(plan, qk) return tiles.round_up(qk.places + plan.isa.lanes - 1, memory.ALIGN) end
 
 -- ---- the tables ----
 
--- Those of K. Interleaved: what the coordinates of a pair, each in the places of both, are multiplied by.
+-- Names and width of the tables of K. Interleaved: a table for each coordinate of a pair, with its factors in both
+-- results side by side.
 function M.key_tables(qk)
   if qk.pairs == 0 then return {}, 0 end
   return { qk.interleaved and "k_first" or "k_cos", qk.interleaved and "k_second" or "k_sin" },
     qk.interleaved and 2 * qk.pairs or qk.pairs
 end
 
--- A section of a block of heads where these have gains of their own.
+-- Adds a section of gains; it is one of each block of heads if heads have gains of their own.
 local function add_gain(plan, qk, add, section)
   section.count = qk.dk * (section.heads or 1) // (section.heads and plan.head_blocks or 1)
   add(section.heads and "head" or "packed", section)

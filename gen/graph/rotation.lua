@@ -1,11 +1,11 @@
--- The angles of rope, by sums and products alone. They become literals of the text, and exp and log of C libraries
--- differ in the last bit.
+-- The angles of rope, computed by sums and products alone. They become literals in the generated C, and exp and log of
+-- different C libraries differ in the last bit.
 
 local M = {}
 
 local TWO_PI, LOG_2 = 6.283185307179586, 0.6931471805599453
 
--- Of x >= 1: that of a power of two, and for the rest in (0.75, 1.5] the series of 2 artanh((x - 1) / (x + 1)).
+-- log x for x >= 1: that of a power of two, plus for the rest in (0.75, 1.5] the series of 2 artanh((x - 1) / (x + 1)).
 local function log(x)
   local twos = 0
   while x > 1.5 do x, twos = x / 2.0, twos + 1 end
@@ -30,7 +30,7 @@ local function exp_of_minus(x)
   return sum
 end
 
--- By which part of a full turn each of some pairs is turned from place to place: theta^(-i / pairs) / 2 pi.
+-- The part of a full turn by which each pair rotates from one position to the next: theta^(-i / pairs) / 2 pi.
 function M.turns(theta, pairs)
   local turns = {}
   for i = 0, pairs - 1 do turns[i + 1] = exp_of_minus(log(theta) * i / pairs) / TWO_PI end

@@ -2,23 +2,23 @@
 --
 --   field     meaning
 --   name      of the section or the pointer
---   at        "input"; "wide", an input in float32; "workspace" or "cache", of a block of heads; "lanes", with lanes
---             over queries, group after group; "task", the same of the group and heads of a task; "rows", of all heads
---   operand   of attention that it has rows of, as it is made or copied: queries, keys or values
---   grows     of a cache: runs add to it
---   type      of a cache, where that is smaller than float32; scales, the section with those of rows
---   staged    rows that wait to be rounded into such a cache
---   scaled    of integers: "rows" or "lanes", as their scales lie; scaled_rows: rows of all of these
+--   at        "input"; "wide", an input in float32; "workspace" or "cache", of a block of heads; "lanes", with queries
+--             in the lanes, group by group; "task", the same for the group and heads of a task; "rows", of all heads
+--   operand   which operand of attention its rows are, as made or copied: queries, keys or values
+--   grows     of a cache: runs append to it
+--   type      of a cache that is smaller than float32; scales: the section with the scales of its rows
+--   staged    its rows wait to be rounded into such a cache
+--   scaled    of integers: "rows" or "lanes", how their scales lie; scaled_rows: the rows that have scales
 --   and those of graph/layout.lua: how its numbers lie
 
 local layout = require "graph.layout"
 
 local M = {}
 
--- A tensor with other fields.
+-- A copy of a tensor with other fields.
 M.with = layout.with
 
--- With fields of its own, or those of another tensor.
+-- A tensor; fields: more fields, perhaps those of another tensor.
 local function made(name, at, fields) return M.with(fields or {}, { name = name, at = at }) end
 
 -- Rows of so many numbers that are read as they are given.
@@ -29,7 +29,7 @@ function M.input_of_heads(name, heads, width, rows, by_head)
   return made(name, "input", layout.heads(heads, width, rows, by_head))
 end
 
--- Y, where rows of so many numbers of all heads become it.
+-- Y, as rows of `width` numbers.
 function M.output(width) return made("y", "input", M.with(layout.rows(width), { exact = true })) end
 
 -- An input in float32.
@@ -43,14 +43,15 @@ function M.rows(name, fields) return made(name, "rows", fields) end
 
 function M.task(name) return made(name, "task") end
 
--- Keys or values that outlive a run: as tiles like them. exact: as others do, without any margin.
+-- The cache of keys or values. exact: laid out as inputs are, without any rows or columns for tiles to touch. Otherwise
+-- as tiles prefer it.
 function M.cache(stage, grows, exact)
   return made(stage.name, "cache", M.with({ head = stage.cols, operand = stage.name, grows = grows },
     exact and { exact = true, heads = stage.heads, width = stage.cols, row = stage.cols } or {}))
 end
 
--- The same of a smaller type, which has no margin in any case, for no tile reads it. side_by_side: heads are side by
--- side.
+-- The same for a smaller type. It never has extra rows, because no tile reads it. side_by_side: heads are side by side
+-- in a row.
 function M.small_cache(stage, grows, exact, type, side_by_side)
   return made("cached_" .. stage.name, "cache", M.with(M.cache(stage, grows, exact), {
     type = type, scales = type.scaled and stage.name .. "_scales" or nil, heads = stage.heads, width = stage.cols,
