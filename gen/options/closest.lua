@@ -1,6 +1,6 @@
 -- The known word that is closest to a misspelt one.
 
--- Edit distance, where two neighbours in the wrong order are one mistake.
+-- Edit distance, where two neighbours in the wrong order count as one mistake.
 local function distance(a, b)
   local d = {}
   for i = 0, #a do d[i] = { [0] = i } end
@@ -17,7 +17,8 @@ local function distance(a, b)
   return d[#a][#b]
 end
 
--- The closest of `words` (to each a list of other names may belong), and whether that is the text; or nil.
+-- Returns the closest of `words`, and whether it equals the text; nil if none is close. `others` may have a list of
+-- other names for each word.
 return function(text, words, others)
   local best, least = nil, 3
   local function try(candidate, word)

@@ -1,5 +1,5 @@
--- A config: makes one checked, frozen table of a CONFIG.lua and key=value arguments. The rows of the options have
--- the keys and their values.
+-- A config: makes one checked, frozen table from a CONFIG.lua and key=value arguments. The option rows have the keys
+-- and their values.
 --
 --   load(entries, arguments, read_tuning, native)   the config, and which keys were given
 --   changed(cfg, more)                              the same config with other values for some keys
@@ -8,7 +8,7 @@
 --   canonical(cfg)                                  the arguments that make it, without defaults
 --   shape(values)                                   its entry in a tuning file: without name and schedule
 --   told(cfg, key)                                  the value of a key as text
---   meant(word), check_key(key, others, value)      the key that a word means; refuses an unknown word
+--   meant(word), check_key(key, others, value)      the key that a word stands for; refuses an unknown word
 
 local closest = require "options.closest"
 local kinds = require "options.kinds"
@@ -39,13 +39,13 @@ for key, list in pairs(options.elsewhere.values) do
   end
 end
 
--- The key that a word is or means, or nil; and whether it is written just so, or as others call it.
+-- The key that a word is or stands for, or nil. Also whether it is written exactly so, or as other tools call it.
 function M.meant(word)
   if options.list[word] then return word, true end
   return closest(word, keys, other_names)
 end
 
--- What is wrong with a key that is none of `words`, and which of them is meant.
+-- The rule for a key that is none of `words`, and the word that was probably meant.
 local function unknown(key, value, words)
   local all, own = table.move(words, 1, #words, 1, {}), {}
   for _, word in ipairs(words) do own[word] = true end
@@ -59,7 +59,7 @@ end
 
 local function row_of(key, value) return options.list[key] or unknown(key, value, keys) end
 
--- Refuses a word, which has this value, that is neither a key nor one of `others`.
+-- Refuses a word with this value, unless it is a key or one of `others`.
 function M.check_key(key, others, value)
   local words = table.move(keys, 1, #keys, 1, {})
   for _, word in ipairs(others) do words[#words + 1] = word end
@@ -71,9 +71,9 @@ end
 
 -- ---- mistakes ----
 
-local MOST_MISTAKES = 5 -- to be told of at once; suggestions take time
+local MOST_MISTAKES = 5 -- mistakes to report at once; suggestions take time
 
--- Calls take(item) for each of a list; what it refuses is added to the mistakes.
+-- Calls take(item) for each item of a list. If it refuses an item, that is added to the mistakes.
 local function each(list, mistakes, take)
   for _, item in ipairs(list) do
     local ok, e = pcall(take, item)
@@ -83,7 +83,7 @@ local function each(list, mistakes, take)
   end
 end
 
--- Raises the first mistake, if there is one, with the others as its field `more`.
+-- Raises the first mistake, if there is any, with the others in its field `more`.
 local function raise(mistakes)
   if #mistakes == MOST_MISTAKES then mistakes[MOST_MISTAKES + 1] = { message = "..." } end
   local first = table.remove(mistakes, 1)
@@ -111,8 +111,8 @@ local function checked(row, value)
   return accepted
 end
 
--- entries: what host.eval_config returns. In sorted order, so that of several mistakes the
--- same ones are reported each time.
+-- entries: what host.eval_config returns. They are checked in sorted order, so that of several mistakes the same ones
+-- are reported each time.
 local function from_file(entries, mistakes)
   local values = {}
   local function text(entry) return tostring(entry.key) end
@@ -129,7 +129,7 @@ local function from_file(entries, mistakes)
   return values
 end
 
--- native: whether that may be a value, which stays as it is.
+-- native: whether `native` may be a value, which then stays as it is.
 local function from_arguments(arguments, mistakes, native)
   local values = {}
   each(arguments, mistakes, function(argument)
@@ -146,7 +146,7 @@ local function from_arguments(arguments, mistakes, native)
   return values
 end
 
--- Adds to the mistakes that required keys are missing, but those that another mistake is about.
+-- Adds missing required keys to the mistakes, unless there is already a mistake about them.
 local function require_keys(values, mistakes)
   local about, missing, names, example = {}, {}, {}, {}
   for _, mistake in ipairs(mistakes) do
@@ -172,9 +172,9 @@ local function default_of(row, values)
   return options.default(row, values)
 end
 
-local ROUNDING = 2.0 ^ -22 -- two of float32, in which others have computed the value of a formula
+local ROUNDING = 2.0 ^ -22 -- two float32 roundings, because other tools may have computed the value in float32
 
--- Drops what is a formula's value but for a rounding.
+-- Drops values that equal a key's formula up to rounding.
 local function drop_near(values)
   for _, row in ipairs(options.list) do
     local value, near = values[row.key], row.near and row.near(values)
@@ -185,7 +185,7 @@ end
 -- Fills in the defaults.
 local function complete(values)
   drop_near(values)
-  for pass = 1, 2 do -- the name is made from all others, so it comes last
+  for pass = 1, 2 do -- the name comes last, because it is made from all others
     for _, row in ipairs(options.list) do
       if values[row.key] == nil and (pass == 2) == (row.computed ~= nil) then
         values[row.key] = default_of(row, values)
@@ -197,12 +197,12 @@ end
 
 -- ---- a config as text ----
 
--- The words that make a config of these values: the keys that `wanted` accepts, without defaults.
+-- The arguments that make a config of these values: the keys that `wanted` accepts, without defaults.
 local function words_of(values, wanted)
   local words = {}
   for _, row in ipairs(options.list) do
     local value = values[row.key]
-    local told = values.tuned and row.schedule -- what the file might say otherwise
+    local told = values.tuned and row.schedule -- the tuning file might have another value
     if value ~= nil and wanted(row) and (told or value ~= default_of(row, values)) then
       words[#words + 1] = row.key .. "=" .. options.text(row, value)
     end
@@ -210,17 +210,17 @@ local function words_of(values, wanted)
   return table.concat(words, " ")
 end
 
--- Of configs of several kernels: members, their configs; given, the values that all are made of; and the row of the
+-- For configs of several kernels: members, their configs; given, the values from which all are made; and the row of the
 -- key in which they differ.
 local families = setmetatable({}, { __mode = "k" })
 
--- The configs that a config of several kernels is made of, the one that is like it last; or nil.
+-- The configs of the kernels of a config, or nil. The last one is like the config itself.
 function M.members(cfg) return families[cfg] and families[cfg].members end
 
--- The values that a config was made of.
+-- The values from which a config was made.
 local function given_of(cfg) return families[cfg] and families[cfg].given or cfg end
 
--- The value of a key as it is told: of a config of several kernels that is all of theirs.
+-- The value of a key as text. For a config of several kernels it has the values of all.
 function M.told(cfg, key)
   return options.text(options.list[key], given_of(cfg)[key])
 end
@@ -241,15 +241,14 @@ function M.refuse_several(cfg, command)
     table.concat(options.several(row, families[cfg].given[row.key]), ", ")))
 end
 
--- What a tuning file knows a config by: all but its name and its schedule.
+-- The values by which a tuning file identifies a config: all but its name and its schedule.
 function M.shape(values)
   return words_of(values, function(row) return not (row.schedule or row.computed or row.kind == "file") end)
 end
 
 -- ---- a whole config ----
 
--- Takes the schedule from the file that `tuned` names, where keys are not given. The name stays what it
--- is without.
+-- Takes the schedule from the file that `tuned` names, for keys that are not given. The name does not depend on it.
 local function apply_tuning(values, read_tuning)
   local path, shape = values.tuned, M.shape(values)
   if not read_tuning then refuse("tuned", path, "cannot be a key here; list the schedule keys") end
@@ -298,7 +297,7 @@ function M.changed(cfg, more)
   return freeze(values)
 end
 
--- The key for whose values there is a kernel each, of several the outer one; and these values.
+-- The key whose values make several kernels, the outer one if there are two, and these values.
 local function family_of(values)
   for _, kind in ipairs { "bundle", "ladder" } do
     for _, row in ipairs(options.list) do
@@ -335,11 +334,11 @@ local function checked_config(values, read_tuning)
   return freeze(values)
 end
 
--- The checked config of a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every
--- key has its value or default; a schedule key that is not given is nil. read_tuning(path) -> the
--- schedules of a tuning file, lists of key=value by shape. native: functions of the values by key, what
--- `native` stands for as an argument; without it that is refused. A config that breaks a rule raises
--- { key =, value =, rule = }, with `more` of them if there are. Also returns which keys were given.
+-- The checked config from a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every key has its value
+-- or default, except that a schedule key without a value is nil. Also returns which keys were given.
+--   read_tuning(path)   returns the schedules of a tuning file, lists of key=value by shape
+--   native              functions by key: what `native` stands for as an argument; without them it is refused
+-- A config that breaks a rule raises { key =, value =, rule = }, with the other mistakes in its field `more`.
 function M.load(entries, arguments, read_tuning, native)
   local mistakes, given = {}, {}
   local values = from_file(entries or {}, mistakes)

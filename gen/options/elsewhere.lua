@@ -1,5 +1,5 @@
--- Words of other tools for what is no key here, and keys that are gone, with what is to be said of them. Also values
--- that other tools have for a key, by the key.
+-- Words that are keys in other tools but not here, and keys that no longer exist, each with what to say about it.
+-- `values` has other tools' values of a key, by key.
 
 local LENGTHS = "give the most rows of a run, and q_len=true kv_len=true for shorter ones; or several lengths, 16,32,64"
 

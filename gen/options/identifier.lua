@@ -12,7 +12,7 @@ for word in ([[
   reserved[word] = true
 end
 
--- <name>.h must not stand in for a header that the generated C, or a product, includes.
+-- <name>.h must not hide a header that the generated C, or a program that uses it, includes.
 local headers = {}
 for word in ([[
   arm_neon assert complex ctype errno fenv float immintrin inttypes iso646 limits locale math pthread

@@ -1,13 +1,13 @@
--- The options, in order and by key, and the effects of a config's options: header bits, words of its description,
--- required pointers, rules between keys.
+-- The options, in order and by key, and what follows from a config's options: header bits, words of its description,
+-- required pointers, and rules between keys.
 
 local kinds = require "options.kinds"
 local rows = require "options.rows"
 
 local M = { list = {}, always = rows.always, elsewhere = rows.elsewhere }
 
--- The rows that are part of a name, and those of a description, in their order there: sizes come first, the ISA
--- comes last.
+-- The rows that are part of a name, and those of a description, in the order in which these have them: sizes come
+-- first, the ISA comes last.
 M.told = { name = {}, word = {} }
 
 local function place(row)
@@ -22,7 +22,7 @@ for field in ([[key kind min max choices hooks letters doc default same_as impli
   known[field] = true
 end
 
--- Adds a row. planned: what is not given is the plan's choice; such a row is of the schedule.
+-- Adds a row. planned: the plan chooses a missing value, which makes it a row of the schedule.
 function M.add(row, planned)
   local kind = kinds[row.kind] or error(("option %s: no kind %s"):format(row.key, tostring(row.kind)))
   for field in pairs(row) do
@@ -52,13 +52,13 @@ function M.from_text(row, text) return kinds[row.kind].from_text(row, text) end
 function M.text(row, value) return (kinds[row.kind].to_text or tostring)(value) end
 function M.accept(row, value) return kinds[row.kind].accept(row, value) end
 
--- The values of several kernels that a value of a row asks for, or nil.
+-- The values of the several kernels that a row's value asks for, or nil.
 function M.several(row, value)
   local several = kinds[row.kind].several
   return several and several(value)
 end
 
--- What a missing key stands for; but the name's default is computed from the others.
+-- The value of a missing key; but the default of the name is computed from the other keys.
 function M.default(row, values)
   local implied = row.implied and row.implied(values)
   if implied then return implied end
@@ -66,14 +66,15 @@ function M.default(row, values)
   return row.default
 end
 
--- Whether the option has another value than its default, which what others imply is not where there is one.
+-- Whether the option differs from its default. A value that other keys imply counts as the default only if the row has
+-- no default of its own.
 function M.on(row, values)
   local value = values[row.key]
   if value == nil or value == row.default then return false end
   return row.default ~= nil or value ~= M.default(row, values)
 end
 
--- Whether a kernel says what the value of the option is: also where others imply one that is not that of same_as.
+-- Whether a kernel mentions the option's value. It also does if other keys imply a value that is not that of same_as.
 local function told(row, values)
   local implied = row.same_as and row.implied and row.implied(values)
   return M.on(row, values) or (implied ~= nil and implied == values[row.key])
@@ -94,13 +95,13 @@ local function any_on(keys, values)
   return false
 end
 
--- Whether something is about these values: { of = the row's own value, but = { key, value } }.
+-- Whether a rule applies to these values: { of = the row's own value, but = { key, value } }.
 local function concerns(what, row, values)
   local key, is = table.unpack(what.but or {})
   return (what.of == nil or what.of == values[row.key]) and not (key and values[key] == is)
 end
 
--- Whether a row cannot stand beside another one.
+-- Whether a row is excluded by another one.
 local function excluded(row, other, values)
   if not concerns(other, row, values) then return false end
   for _, value in ipairs(other.unless or {}) do
@@ -112,7 +113,7 @@ local function excluded(row, other, values)
   return M.on(M.list[other.key], values)
 end
 
--- What it must be there instead, and why.
+-- The message: what the value must be instead, and why.
 local function refusal(row, other, values)
   local default, implied = M.default(row, values), row.implied and row.implied(values)
   local equal = row.same_as and not implied and ("equal %s = "):format(row.same_as)
@@ -123,7 +124,7 @@ local function refusal(row, other, values)
   return ("must %s with %s, %s"):format(table.concat(must, " or "), with, other.why)
 end
 
--- The rule that a row breaks beside the other values, or nil.
+-- The rule that a row's value breaks, given the other values, or nil.
 local function broken(row, values)
   local value = values[row.key]
   local least = row.least
@@ -137,7 +138,7 @@ local function broken(row, values)
   if of and value and value % (values[of] // values[by]) ~= 0 then
     return ("must be a multiple of %s / %s = %d"):format(of, by, values[of] // values[by])
   end
-  -- A default, too, may be odd.
+  -- This includes a default, which may be odd too.
   if row.even and any_on(row.beside, values) and value % 2 ~= 0 then return "must be even" end
   if row.within and value and value > values[row.within] then
     return ("must be at most %s = %d"):format(row.within, values[row.within])
@@ -151,7 +152,8 @@ local function broken(row, values)
   end
 end
 
--- The first rule that a ladder breaks, as M.conflict has it: its row, the values of all its kernels, and their configs.
+-- The first rule that a ladder breaks, as M.conflict returns it; given its row, its values, and the configs of its
+-- kernels.
 function M.ladder_conflict(row, values, members)
   local first, last = members[1], members[#members]
   for _, other in ipairs(rows.ladder) do
@@ -174,7 +176,7 @@ function M.conflict(values)
   end
 end
 
--- Rows of the inputs K and V.
+-- The number of rows in the inputs K and V.
 function M.key_rows(cfg) return cfg.cache == "append" and cfg.seq or cfg.seq_kv end
 
 -- The words of a config's description.
@@ -186,7 +188,7 @@ function M.words(cfg)
   return words
 end
 
--- What the plan could not do: rows and why.
+-- Options that have no effect in this plan, as rows with the reason.
 function M.idle(plan)
   local list = {}
   for _, row in each_on(plan.cfg) do
@@ -196,7 +198,7 @@ function M.idle(plan)
   return list
 end
 
--- The bits of mhagen_kernel.options, by their names in mhagen.h.
+-- The option bits of a kernel, by their names in mhagen.h.
 function M.bits(plan)
   local bits = {}
   for _, row in ipairs(M.list) do
@@ -207,7 +209,7 @@ function M.bits(plan)
   return bits
 end
 
--- The value of a row as mhagen_kernel has it: number = true, or the prefix of a name.
+-- The value of a row for mhagen_kernel: a number (number = true), or a constant with a prefix.
 local function number_text(row, value)
   local number, text = kinds[row.kind].number, M.text(row, value)
   if number then return tostring(number(row, value)) end
@@ -215,7 +217,7 @@ local function number_text(row, value)
   return row.number == true and text or row.number .. text:upper()
 end
 
--- What mhagen_kernel has as numbers: { key, text } of the options that are on, and of those without a bit beside them.
+-- The numbers of options in mhagen_kernel: { key, text } for options that are on, and for those without a bit.
 function M.numbers(cfg)
   local list = {}
   for _, row in ipairs(M.list) do
@@ -226,8 +228,8 @@ function M.numbers(cfg)
   return list
 end
 
--- The pointers that a config needs, by the field `args` or `fill` of the rows: { pointer =, aligned =, input =,
--- most = }, the last a number.
+-- The pointers that a config needs, from the field `args` or `fill` of the rows: { pointer =, aligned =, input =, most
+-- = }; `most` is a number.
 function M.needs(plan, of)
   local cfg, list = plan.cfg, {}
   for _, need in ipairs(M.always[of]) do

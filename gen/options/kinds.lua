@@ -2,14 +2,14 @@
 --
 --   fields       fields that a row of this kind must have besides key, kind and doc
 --   rule         (row): the rule for a value, in words
---   accept       (row, value): the value in its own type; or nil, and another rule if the rule is not precise enough
+--   accept       (row, value): the value in its own type; or nil, and another rule if the usual one is too vague
 --   from_text    (row, text): the value of a key=value argument; other texts are returned, and break the rule
 --   values       (row): the values, for a table of the keys
---   to_text      (value): the value as text, if Lua writes another
+--   to_text      (value): the value as text, if Lua writes it otherwise
 --   in_name      (row, value): the value in a name, after the row's prefix
---   parse        (row, text): the value at the beginning of a text of a name, and the rest of the text; or nil
---   several      (value): the values of several kernels that it asks for, or nil
---   number       (row, value): the value as a number, for mhagen_kernel, if it is not a number itself
+--   parse        (row, text): the value at the beginning of the text of a name, and the rest of the text; or nil
+--   several      (value): the values of the several kernels that it asks for, or nil
+--   number       (row, value): the value as a number for mhagen_kernel, if it is not a number itself
 
 local closest = require "options.closest"
 local identifier = require "options.identifier"
@@ -19,7 +19,7 @@ local M = {}
 
 local function as_it_is(_, text) return text end
 
--- What a rule says of a row that may be what this machine has.
+-- The end of a rule for a row that may have this machine's value.
 local function or_native(row) return row.native and ", or native on the command line" or "" end
 
 M.integer = {
@@ -43,7 +43,7 @@ M.integer = {
   end,
 }
 
--- An integer, or several that rise, with commas between: a kernel for each.
+-- An integer, or several in rising order with commas between, which make a kernel for each.
 M.ladder = {
   fields = M.integer.fields,
   rule = function(row) return M.integer.rule(row) .. ", or several in rising order with commas" end,
@@ -68,7 +68,7 @@ M.ladder = {
   parse = M.integer.parse,
 }
 
--- A floating-point number, kept to its last bit. In names p, m and nothing stand for point, minus and plus.
+-- A floating-point number, kept to its last bit. In names, p stands for the point and m for minus; plus is left out.
 local symbols, letters = { ["."] = "p", ["-"] = "m", ["+"] = "" }, { p = ".", m = "-" }
 M.number = {
   fields = { "min", "max" },
@@ -88,7 +88,7 @@ M.number = {
   end,
 }
 
--- All values of a choice: those that are told, and those of tests.
+-- All values of a choice: those that users see, and those only for tests.
 function M.choices(row)
   local all = table.move(row.choices, 1, #row.choices, 1, {})
   return table.move(row.hooks or {}, 1, #(row.hooks or {}), #all + 1, all)
@@ -107,7 +107,7 @@ M.choice = {
   from_text = as_it_is,
   values = function(row) return table.concat(row.choices, ", ") end,
   in_name = function(_, value) return value end,
-  parse = function(row, text) -- the longest: one choice may begin with another
+  parse = function(row, text) -- the longest that fits, because one choice may begin with another
     local found
     for _, choice in ipairs(M.choices(row)) do
       local whole = text == choice or text:sub(1, #choice + 1) == choice .. "_"
@@ -117,8 +117,8 @@ M.choice = {
   end,
 }
 
--- Some of the choices, all for one machine, with + between: a kernel for each of them. The fields: machines, by choice
--- what it is for, if not for any; groups, names of several choices, { name, value } each.
+-- Some of the choices, all for one kind of machine, with + between them; they make a kernel for each. Fields: machines,
+-- the machine that a choice is for, if it is not for any; groups, names for several choices, { name, value } each.
 local function words_of(value)
   local words = {}
   for word in (value .. "+"):gmatch("([^+]*)%+") do words[#words + 1] = word end
@@ -187,11 +187,11 @@ M.flag = {
     return text
   end,
   values = function() return "true, false" end,
-  in_name = function() return "" end, -- the prefix says it
+  in_name = function() return "" end, -- the prefix says it all
   parse = function(_, text) return true, text end,
 }
 
--- Some of the letters of a row, in their order; "none" is none of them.
+-- Some of the letters of a row, in their order; "none" means no letter.
 function M.letters_of(value) return value ~= "none" and value or "" end
 
 M.letters = {
@@ -211,7 +211,7 @@ M.letters = {
     local letters, rest = text:match("^(%l+)(.*)$")
     return letters and M.letters.accept(row, letters), rest
   end,
-  number = function(row, value) -- a bit for each letter, the first is 1
+  number = function(row, value) -- a bit for each letter; the first letter is 1
     local sum = 0
     for i = 1, #row.letters do
       if M.letters_of(value):find(row.letters:sub(i, i), 1, true) then sum = sum + (1 << (i - 1)) end
@@ -232,7 +232,7 @@ M.identifier = {
   values = function() return "identifier" end,
 }
 
--- The name of a file without its directory: all that a generated text may tell of it.
+-- The name of a file without its directory, because a generated text must not contain more of a path.
 local function base(path) return path:match("^([%w._+-]+)$") or path:match("/([%w._+-]+)$") end
 
 M.file = {

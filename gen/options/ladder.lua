@@ -1,10 +1,11 @@
--- What a ladder must have: several lengths in seq or seq_kv, whose kernels share the buffers of the longest one.
+-- What a ladder requires. It has several lengths in seq or seq_kv, and its kernels share the buffers of the longest
+-- one.
 --
 --   key, must, why   the value that a key must have, and the reason
---   row              the key with the lengths
---   differs          a key that the lengths change
---   beside           keys of which one must be on for the row to hold
---   unless           a key and its value with which the row does not hold
+--   row              only for a ladder of this key
+--   differs          only if the lengths change this key
+--   beside           only if one of these keys is on
+--   unless           not with this key and value
 
 return {
   { key = "q_len", must = true, row = "seq", why = "which chooses the kernel by it" },

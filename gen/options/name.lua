@@ -9,10 +9,10 @@
 --          [_weights_<weight_dtype>][_gr<group>][_io_<io_dtype>][_cached_<cache_dtype>]
 --          [_wv_<value_weight_dtype>][_res][_u<unroll>]_<isa>
 --
--- A name of more than MOST characters has fewer parts, and in their place a hash of the whole name before the ISA.
--- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part
--- in brackets is there when its key differs from its default. The schedule keys are not part of a name:
--- configs that differ in speed alone share one; set the key `name` to have both.
+-- A name of more than MOST characters keeps fewer parts, and has a hash of the whole name before the ISA instead. After
+-- the number type, the parts come in the order of the option rows: sizes, other options, the ISA. A part in brackets is
+-- there if its key differs from its default. Schedule keys are not part of a name, so configs that differ only in speed
+-- share one; set the key `name` to use both.
 
 local fingerprint = require "base.fingerprint"
 local kinds = require "options.kinds"
@@ -21,9 +21,9 @@ local types = require "machine.types"
 
 local M = {}
 
-local PREFIX, LEAD = "mha_", "dtype" -- and the key behind it
+local PREFIX, LEAD = "mha_", "dtype" -- and the key after the prefix
 
--- Whether names say what the value of a row is.
+-- Whether a name shows the value of a row.
 function M.tells(row) return row.name ~= nil or row.key == LEAD end
 
 -- The parts of a name, in order.
@@ -40,7 +40,7 @@ end
 -- The whole name, which parse takes.
 function M.full(cfg) return PREFIX .. cfg[LEAD] .. table.concat(words_of(cfg)) end
 
-local MOST = 40 -- characters, so that lines with names can be read; and of a hash, in base 36
+local MOST = 40 -- characters of a name, so that lines with it stay readable; and of the hash, in base 36
 local HASH = 6
 
 local function hash(text)
@@ -65,13 +65,13 @@ function M.build(cfg)
   return name .. rest
 end
 
--- What a name says between prefix and ISA.
+-- The part of a name between prefix and ISA.
 function M.shape(cfg)
   local words = words_of(cfg)
   return table.concat(words, "", 1, #words - 1):sub(2)
 end
 
--- The keys that a whole name stands for, or nil for a text that full does not make.
+-- The keys for which a whole name stands, or nil for a text that `full` does not make.
 function M.parse(name)
   local lead, rest = name:match("^" .. PREFIX .. "(%w+)(.*)$")
   if not types.by_name[lead] then return nil end

@@ -4,7 +4,7 @@ local isas = require "isa.init"
 local types = require "machine.types"
 local ways = require "way.init"
 
--- The kinds of weights that are packed as quants, and why dtype = int8 excludes some.
+-- The kinds of quantized weights, and why dtype = int8 excludes some of them.
 local quants, beside_int8 = {}, {}
 for _, kind in ipairs(types.quants) do
   quants[#quants + 1] = kind.name
@@ -15,21 +15,21 @@ for _, kind in ipairs(types.quants) do
   end
 end
 
--- What attention has where projections are of a type that it cannot have: what the ISA is fastest with.
+-- The type of attention if projections have a type that attention cannot have: the one in which the ISA is fastest.
 local function attention_beside_int8(values)
   local own, isa = types.by_name[values.dtype], isas.list[values.isa]
   if not (own and own.quantized) then return nil end
-  if values.weight_dtype == "int4" then return "f32" end -- sums of groups are added as such
+  if values.weight_dtype == "int4" then return "f32" end -- sums of groups are added in float32
   return isa and isas.paired(isa, types.by_name.bf16) and "bf16" or "f32"
 end
 
--- What a cache has where attention is of a type that has no form in memory.
+-- The type of a cache if attention has a type that a cache cannot have.
 local function cache_of_float32(values)
   local cached = (values.cache or "none") ~= "none" and values.attend_dtype
   return cached and not types.of_cache[cached] and types.f32.name or nil
 end
 
--- What others call number types.
+-- Names of number types in other tools.
 local called = { f32 = { "float32", "fp32", "float" }, f16 = { "float16", "half" }, bf16 = { "bfloat16" } }
 
 local NO_SCALES, FINER = "which has no scales", "which is nearer to the weights"
@@ -40,7 +40,7 @@ return {
     word = "%s", bit = "MHAGEN_DTYPE", number = true,
     excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
     doc = "number type of the operands of the projections' products; sums are float32, those of int8 are int32",
-    draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- the first two in all pairs
+    draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- all pairs of options take the first two
   { key = "attend_dtype", kind = "choice", choices = types.of_attention, called = called, same_as = "dtype",
     implied = attention_beside_int8,
     name = "_attend_",

@@ -1,17 +1,19 @@
--- The options of a kernel: a row has all facts of an option, except its effect. gen/options/init.lua reads the rows.
+-- The options of a kernel. A row has all facts about an option, except what it does. gen/options/init.lua reads the
+-- rows.
 --
 --   key, kind   kinds.lua has the kinds and their fields: min and max, choices, letters, machines, groups
---   doc         text of the option in a table of the keys
---   default     the value of a missing key. Instead: same_as, a key with that value; required, with an example;
---               computed, which says from what. Without any of them it is nil, and formula is its text.
+--   doc         what the option does, for a table of the keys
+--   default     the value of a missing key. Instead of it, a row may have same_as, a key with that value; required,
+--               with an example; or computed, which says from what. Without any of these it is nil, and formula
+--               describes it
 --   near        (values): the value of the formula, or nil; a given value that rounds to it counts as missing
 --   implied     (values): the value of a missing key that follows from other keys, or nil
---   also        names of the same option in Hugging Face, PyTorch and others, for messages
+--   also        names of the same option in Hugging Face, PyTorch and other tools, for messages
 --   akin        names of similar options, for suggestions
---   hooks       more choices, which tests take and which are not told
+--   hooks       more choices, which are only for tests and not documented
 --   called      names of its choices in other tools, by choice
---   native      the command that prints this machine's value, which `native` stands for on the command line
---   divides     a key that must be a multiple of it
+--   native      the command that prints this machine's value, for `native` on the command line
+--   divides     a key that it must divide
 --   step        its value must be a multiple of this
 --   even        true: it must be even
 --   within      a key that it must not exceed
@@ -28,12 +30,12 @@
 --   why         end of the message about a value outside min and max
 --   draw        how tests/fuzz.py draws it, see below
 --
--- excludes: the option must have its default, or one of the values `unless`, with
---   key             any value of this key but its default
---   key, is         this value of the key
---   key, lacks      a value of the key without any of these letters
---   of              ... only for this value of the option, which may be its default
---   but             ... not with { key, value }
+-- excludes: the option must have its default, or one of the values `unless`, if all of these hold:
+--   key             this key differs from its default
+--   key, is         or it has this value
+--   key, lacks      or its value has none of these letters
+--   of              the option has this value, which may be its default
+--   but             not with { key, value }
 --   why             end of the message
 --
 -- args:
@@ -56,12 +58,12 @@ local kinds = require "options.kinds"
 local isa_names, machines = {}, {}
 for i, isa in ipairs(isas.list) do isa_names[i], machines[isa.name] = isa.name, isa.arch end
 
--- Whether a config that may lack keys does not project with the matrix of a letter.
+-- Whether a config, which may lack keys, does not have the projection with this letter.
 local function lacks(values, letter)
   return values.project ~= nil and not kinds.letters_of(values.project):find(letter)
 end
 
--- The width of rows that are not projected: `heads` and `width` are keys, each followed by that whose value it takes.
+-- The width of rows that are not projected. `heads` and `width` are lists of a key and the key that stands in for it.
 local function unprojected(letter, heads, width)
   return function(values)
     local count, each = values[heads[1]] or values[heads[2]], values[width[1]] or values[width[2]]
@@ -71,7 +73,7 @@ end
 
 local M = {}
 
--- What every kernel needs; with `bytes` where the plan has such. graph/matrices.lua has the weights.
+-- What every kernel needs; those with `bytes` only if the plan has such a buffer. graph/matrices.lua has the weights.
 M.always = {
   args = { { pointer = "q", input = true }, { pointer = "y" },
            { pointer = "packed", aligned = true, bytes = "packed_bytes" }, { pointer = "workspace", aligned = true },
@@ -224,7 +226,7 @@ M.options = {
   { key = "rope", kind = "choice", choices = { "none", "half", "interleaved" }, default = "none", name = "_rope_",
     word = "rope %s", bit = "MHAGEN_ROPE", number = "MHAGEN_ROPE_", akin = { "rotary", "rotary_emb", "do_rotary" },
     doc = "rotates rows of Q and K by their places: columns i and i + rope_dims / 2 of a head, or 2i and 2i + 1",
-    draw = { chance = 0.25, twice = { "dk" } } }, -- where columns are pairs
+    draw = { chance = 0.25, twice = { "dk" } } }, -- so that columns make pairs
   { key = "rope_dims", kind = "integer", min = 2, max = 1024, same_as = "dk", even = true, within = "dk",
     beside = { "rope" }, name = "_rd", word = "%s columns rotated", number = true,
     also = { "rotary_dim", "rotary_ndims", "rotary_embedding_dim" },
@@ -277,7 +279,7 @@ M.options = {
     draw = { chance = 0.15, of = { 0.125, 1, 0.3, 1e-9, 1e9 } } },
 }
 
--- Keys that follow those of number types.
+-- The keys after those of number types.
 local last = {
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
     native = "isas --cpu",

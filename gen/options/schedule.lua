@@ -1,8 +1,8 @@
--- The keys of the schedule, rows as options/rows.lua has them. What is not given is the plan's choice.
+-- The keys of the schedule, as rows like those of options/rows.lua. The plan chooses what is not given.
 
 local isas = require "isa.init"
 
--- What any ISA allows; what the one of a config allows, the plan knows.
+-- What any ISA allows. The plan knows what the ISA of a config allows.
 local most_rows, most_vectors = 0, 0
 for _, isa in ipairs(isas.list) do
   for _, product in pairs(isa.products) do

@@ -11,7 +11,7 @@ local wording = require "base.wording"
 
 local M = {}
 
--- What stands for a missing key, as a word; nil where the plan chooses.
+-- The default of a key as a word; nil if the plan chooses.
 local function default_of(row)
   if row.required then return "required" end
   local default = row.same_as or row.computed or row.formula or row.default
@@ -19,7 +19,7 @@ local function default_of(row)
   return tostring(default)
 end
 
--- A note on that; nil where there is nothing to say.
+-- A note about the default; nil if there is nothing to say.
 function M.default_note(row)
   local default = default_of(row)
   if row.required then return "required" end
@@ -29,7 +29,7 @@ end
 local HEAD = "| key | values | default | meaning |\n|---|---|---|---|"
 local PLANNED = "Schedule keys (they change the speed and the last bits; the plan chooses those that are not given):"
 
--- A key, its values, and behind them or below what it is.
+-- The format of a key and its values. The doc follows on the same line or below.
 local KEY, VALUES = "  %-14s ", "%-27s  "
 local BESIDE = #KEY:format("") + #VALUES:format("")
 local function key_lines(row)
@@ -40,7 +40,7 @@ local function key_lines(row)
   return wording.hung(key, options.values(row), #KEY:format("")) .. "\n" .. wording.hung((" "):rep(BESIDE), doc)
 end
 
--- The keys as a table; more(row): texts { label, text } that follow a row's.
+-- The keys as a table; more(row): texts { label, text } to print below a row.
 local function listing(more)
   local lines, planned = { "Config keys:" }, false
   for _, row in ipairs(options.list) do
@@ -56,7 +56,7 @@ end
 -- All keys, for --help-keys.
 function M.help() return listing() .. "\n" end
 
--- The keys that must be there, and the names of the others, for --help.
+-- The required keys, and the names of the others, for --help.
 function M.short_help()
   local lines, others, planned = { "Config keys that are required:" }, {}, {}
   for _, row in ipairs(options.list) do
@@ -75,7 +75,7 @@ local function names_of(list, field)
   return table.concat(names, ", ")
 end
 
--- The same with all that a row says beyond that.
+-- The same with all other facts of each row.
 function M.text()
   return listing(function(row)
     local lines = {}
@@ -121,14 +121,14 @@ function M.markdown()
   return table.concat(lines, "\n") .. "\n"
 end
 
--- An object has its keys in this order; functions are left out.
+-- Objects have their keys in this order; functions are left out.
 local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc", "min", "max", "choices",
                 "hooks", "letters", "machines", "groups", "required", "example", "default", "same_as", "computed",
                 "formula", "also", "akin", "called", "native", "divides", "even", "within", "multiple", "least",
                 "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number", "pointer",
                 "aligned", "input", "bytes", "most", "less", "args", "fill", "draw" }
 
--- The rows as they are, as one JSON object: { options = list, always = what every kernel needs, matrices = a list }.
+-- The rows as one JSON object: { options = list, always = what every kernel needs, matrices = a list }.
 function M.json(matrices)
   local list = {}
   for i, row in ipairs(options.list) do
