@@ -262,8 +262,7 @@ function M.pass(K, group, ptrs, head)
     local from = expr.is_const(part.from) and part.from + part.lead
     local open = part.open and not (from and span.most.opened <= from)
     local edge = part.edge and not (from and span.most.finish <= from)
-    -- The tiles that have weights, if the weights of all keys are kept.
-    local kept, upto = part.from, n > 1 and span.finish or 0
+    local kept, upto = part.from, n > 1 and span.finish or 0 -- tiles with weights, if those of all keys are kept
     if n > 1 and ptrs.sums then
       guard.products(K, group, ptrs, part.from * group.keys.rows, group.keys.rows)
     end
