@@ -18,5 +18,5 @@ return {
   { key = "layout", must = "bshd", why = "since the next head begins after all rows" },
   { key = "rope", must = "none", differs = "seq_kv", why = "since its tables depend on the length" },
   { key = "causal_align", must = "top_left", beside = { "causal", "window_left", "window_right", "alibi", "rope" },
-    unless = { "cache", "append" }, why = "since the place of a row depends on the lengths" },
+    unless = { "cache", "append" }, why = "since the position of a row depends on the lengths" },
 }

@@ -10,8 +10,8 @@ for _, kind in ipairs(types.quants) do
   quants[#quants + 1] = kind.name
   if kind.type or kind.columns then
     beside_int8[#beside_int8 + 1] = { key = "dtype", is = "int8", of = kind.name,
-                                      why = kind.type and "whose products are of integers"
-                                        or "whose weights are int8, each column with a scale" }
+                                      why = kind.type and "which multiplies integers"
+                                        or "which packs weights as int8 anyway, with a scale for each column" }
   end
 end
 
@@ -32,21 +32,21 @@ end
 -- Names of number types in other tools.
 local called = { f32 = { "float32", "fp32", "float" }, f16 = { "float16", "half" }, bf16 = { "bfloat16" } }
 
-local NO_SCALES, FINER = "which has no scales", "which is nearer to the weights"
+local NO_SCALES, FINER = "which has no scales", "which is more precise"
 
 return {
   { key = "dtype", kind = "choice", choices = types.names, called = called,
     default = "f32", akin = { "torch_dtype", "precision" },
     word = "%s", bit = "MHAGEN_DTYPE", number = true,
     excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
-    doc = "number type of the operands of the projections' products; sums are float32, those of int8 are int32",
+    doc = "number type of the operands of the projections; sums are float32, those of int8 are int32",
     draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- all pairs of options take the first two
   { key = "attend_dtype", kind = "choice", choices = types.of_attention, called = called, same_as = "dtype",
     implied = attention_beside_int8,
     name = "_attend_",
     word = "attention in %s", bit = "MHAGEN_ATTEND_DTYPE", number = true, akin = { "softmax_dtype" },
-    doc = "number type of the operands of attention's products; with dtype = int8 the default is bf16 if the ISA " ..
-      "multiplies it, else f32",
+    doc = "number type of the operands of attention; with dtype = int8, the default is bf16 if the ISA multiplies " ..
+      "it, else f32",
     draw = { chance = 0.2, of = types.of_attention } },
   { key = "sum_dtype", kind = "choice", choices = { "f32", "f16" }, called = called,
     default = "f32", beside = { "dtype" },
@@ -59,17 +59,17 @@ return {
       return own and ways.of(own).own_sums and "not here: projections have no pairs" or
         ("not here: %s does not add it"):format(plan.isa.name)
     end,
-    doc = "number type of parts of the projections' sums; f16 is for dtype = f16: fewer instructions if the ISA " ..
+    doc = "number type of the projections' partial sums; f16 is for dtype = f16: fewer instructions if the ISA " ..
       "adds f16, and twice the error",
     draw = { chance = 0.5 } },
   { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, called = called,
     default = "dtype", name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
     akin = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },
     excludes = { { key = "project", is = "none", why = "which leaves no weights" },
-                 { key = "io_dtype", of = "int4", why = "since y adds the sums of groups in float32" },
+                 { key = "io_dtype", of = "int4", why = "since the sums of groups are added up in y, in float32" },
                  table.unpack(beside_int8) },
-    doc = "number type of packed matrices, read as numbers of dtype; int8: a scale for each column; int4: one for " ..
-      "each `group` rows of a column; with dtype = int8 it may be int4",
+    doc = "number type of packed weights, which are multiplied as dtype; int8: a scale for each column; int4: one " ..
+      "for each `group` rows of a column; with dtype = int8 it may be int4",
     draw = { chance = 0.25 } },
   { key = "group", kind = "integer", min = 8, max = 16384, step = 8, default = 32, beside = { "weight_dtype" },
     name = "_gr", word = "groups of %s rows", number = true, also = { "group_size", "q_group_size" },
@@ -96,7 +96,7 @@ return {
                  { key = "weight_dtype", is = "bf16", why = FINER },
                  { key = "weight_dtype", is = "f16", why = FINER },
                  { key = "project", lacks = "v", why = "which does not project V" } },
-    doc = "number type of packed Wv with weight_dtype = int4; int8 has a scale for each column; errors of values " ..
-      "count most",
+    doc = "number type of packed Wv with weight_dtype = int4; int8 has a scale for each column; errors in V count " ..
+      "most",
     draw = { chance = 0.4 } },
 }

@@ -235,7 +235,7 @@ def test_d_model_may_be_left_out():
 
 @pytest.mark.parametrize("given, message", [
     ("causal_align=top_left cache=append causal=true",
-     "causal_align = top_left: must be bottom_right with cache = append, where row r stands at past + r\n"),
+     "causal_align = top_left: must be bottom_right with cache = append, where pos(r) is past + r\n"),
     ("causal_align=top_left cache=append", "causal_align = top_left: must be bottom_right with cache = append"),
     ("cache=append seq_kv=15", "seq_kv = 15: must be at least seq = 16 with cache = append\n"),
     ("cache=fixed", "cache = fixed: must be none with attention = self, which projects its one input in every run\n"),
