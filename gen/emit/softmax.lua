@@ -68,7 +68,7 @@ M.passes = {
 function M.unseen(scheme) return scheme.powers and 0.0 or types.LOWEST end
 
 -- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends returns
--- them, and those of score rows that hide keys.
+-- them, and those of the rows of gen/score that hide keys.
 function M.hidden(t, tile, r, c, ends, name)
   local w = tile.group.vecs[c].w
   local index = t:op("index", w, "key_" .. name, tile.key + r)
@@ -139,7 +139,7 @@ local function start(t, tile, from_m)
   end
 end
 
--- The place of a vector of scores, for score rows that bias or change it.
+-- The place of a vector of scores, for the rows of gen/score that bias or change it.
 function M.place(tile, r, c)
   local group, origin = tile.group, tile.origin or {}
   local key = tile.key + r

@@ -39,8 +39,8 @@ for _, row in ipairs(rows) do by_name[row[1]] = row end
 
 local M = {}
 
--- The rows that there are: `first` only if the interval has that end, `place` if a score row asks for it, `seen` if a
--- mask hides keys.
+-- The rows that there are: `first` only if the interval has that end, `place` if a row of gen/score asks for it, `seen`
+-- if a mask hides keys.
 local function count(scores)
   return #scores.hides > 0 and 13 or scores.places and 12 or scores.bounds.first and 11 or 10
 end

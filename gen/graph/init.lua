@@ -41,7 +41,7 @@
 --
 --   scheme          of its products
 --   queries, keys, values, context   tensors
---   touches         whether its tiles may touch rows behind the last key
+--   touches         whether its tiles may touch rows after the last key
 --   of_group(plan, group, stage)   the cost of a group of queries, and the fields of its tiles; if missing,
 --                                  schedule/groups.lua computes them
 
@@ -77,14 +77,14 @@ function M.moving(stage) return M.with({ kind = stage.name, macs = no_macs }, st
 -- How many of the heads of a stage or matrix are in a block of heads.
 function M.in_block(plan, of) return of.heads // plan.head_blocks end
 
--- How products with weights multiply, or nil where there are none.
+-- The scheme of products with weights, or nil if there are none.
 function M.scheme(list)
   for _, stage in ipairs(list) do
     if stage.weights then return stage.scheme end
   end
 end
 
--- How all products of a list multiply.
+-- The schemes of all products of a list.
 function M.schemes(list)
   local schemes = {}
   for _, stage in ipairs(list) do schemes[#schemes + 1] = stage.scheme end

@@ -4,8 +4,8 @@
 --   size(cfg)  rows and columns, where y = x W; nothing for a config without the matrix
 --   projects   the letter of `project` that asks for it
 --   required   a null pointer is an error
---   null       otherwise, what a null pointer stands for: zeros, ones, or the cosines or sines of rope's angles; a
---              score row may define other numbers
+--   null       otherwise, what a null pointer stands for: zeros, ones, or the cosines or sines of rope's angles; a row
+--              of gen/score may define other numbers
 --   table      it is a table of rope, which `rope_tables=apart` packs separately
 
 local kinds = require "options.kinds"

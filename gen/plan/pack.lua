@@ -22,8 +22,8 @@ local Pack = {}
 Pack.__index = Pack
 
 -- The matrices of a plan (graph/matrices.lua): { matrix, rows, columns } each. `instead` has the numbers for a null
--- pointer, if a score row defines some. tables: lists the rope tables that are packed apart, or else all that are with
--- the weights.
+-- pointer, if a row of gen/score defines some. tables: lists the rope tables that are packed apart, or else all that
+-- are with the weights.
 local function matrices_of(plan, tables)
   local list, defaults = {}, {}
   for _, row in ipairs(plan.scores.packed) do defaults[row.matrix] = row.default and row.default(plan.cfg.h) end

@@ -41,7 +41,7 @@ local function put_ends(own, scores, name, put)
   end
 end
 
--- Stores these ends, and the positions of the queries among the keys, if score rows ask for them.
+-- Stores these ends, and the positions of the queries among the keys, if rows of gen/score ask for them.
 local function put_lanes(own)
   local K, t, group, scores = own.K, own.K.t, own.group, own.K.plan.scores
   if not (scores.masked or scores.places) then return end

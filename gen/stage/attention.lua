@@ -218,7 +218,7 @@ function M.query_sections(plan, add)
     of.key_query and of.key_query.scheme.held or asked)
 end
 
--- The sections of what score rows pack: a number for each head.
+-- The sections of what rows of gen/score pack: a number for each head.
 function M.packed_sections(plan, add)
   for _, value in ipairs(plan.scores.packed) do
     add("head", { name = value.name, doc = value.doc, count = plan.hb })
