@@ -9,6 +9,7 @@
 --   cost             of all stages but the output, in FMA slots
 
 local choices = require "base.choices"
+local costs = require "schedule.costs"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
@@ -76,16 +77,6 @@ local function choose_head_block(plan, list, lanes, in_one)
   return best
 end
 
--- Ratios cost(columns) / cost(queries) below which the query projection has its lanes over columns. The measurements
--- are in base/measured_choices.lua, q_columns and q_queries.
---   one_vector   one vector of queries always stays in L1, which the model does not know; not if the queries fill a
---                narrower vector
---   several      X needs no transposition with lanes over columns, which the model does not count
---   merged       X would be transposed once for all heads, but merged queries are transposed for each head
---   joint        with one product for Q, K and V, where the transposition is counted
---   far          at most one vector of queries waits for weights, which lanes over columns read in longer runs
-local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98, joint = 1.08, far = 1.02 }
-
 -- The better of the possible lanes, with separate projections or (in_one) a joint one. With a joint product, lanes over
 -- queries are also charged with the transposition of X.
 local function choose_lanes(plan, list, possible, in_one)
@@ -95,20 +86,16 @@ local function choose_lanes(plan, list, possible, in_one)
   local queries, columns = table.unpack(found)
   if not columns then return queries end
   if cfg.q_len then return columns end
-  if in_one then
-    return columns.cost < COLUMNS.joint * (queries.cost + transpose.cost(plan)) and columns or queries
+  local function cheaper(name, other)
+    return costs.below(plan.compared, name, columns.cost / other) and columns or queries
   end
+  if in_one then return cheaper("columns_joint", queries.cost + transpose.cost(plan)) end
   local waits = tiles.far(plan, cfg.seq) and (cfg.seq == 1 or fetch.kind(plan) == "ahead") and not projected.merged
   local one, narrow = cfg.seq <= plan.isa.lanes, plan.isa.widths[2]
   local narrower = narrow and cfg.seq == narrow.lanes
-  local most = one and waits and COLUMNS.far or one and not narrower and COLUMNS.one_vector
-    or projected.merged and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
-  return columns.cost < most * queries.cost and columns or queries
+  return cheaper(one and waits and "columns_far" or one and not narrower and "columns_one_vector"
+    or projected.merged and cfg.h > 1 and "columns_merged" or "columns_several", queries.cost)
 end
-
--- Ratio cost(joint) / cost(separate) with the same lanes, below which projections are joined: alone, and where separate
--- projections prefetch shares of weights.
-local JOINT = { alone = 0.98, fetched = 0.93 }
 
 -- The best arrangement. Projections are joined if that fills lanes which would be idle in separate ones.
 local function choose_products(plan, list, possible)
@@ -122,8 +109,9 @@ local function choose_products(plan, list, possible)
   if not one then return several end
   local function total(own) return own.cost + (own.q_lanes == "queries" and transpose.cost(plan) or 0) end
   local same = choose_head_block(plan, list, one.q_lanes, false)
-  local most = fetch.kind(plan) == "shares" and JOINT.fetched or JOINT.alone
-  return one.cost < most * same.cost and total(one) < total(several) and one or several
+  if total(one) >= total(several) then return several end
+  local name = fetch.kind(plan) == "shares" and "joint_fetched" or "joint_alone"
+  return costs.below(plan.compared, name, one.cost / same.cost) and one or several
 end
 
 -- ---- why ----

@@ -1,7 +1,8 @@
 -- From a checked config and an ISA to the plan: the list of stages, with all that emitters follow and `explain` prints.
 -- It is plain data, which nothing changes once it is built.
 --
---   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices
+--   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices; compared, what
+--             they compared with constants (schedule/costs.lua)
 --   products  scheme: how the ISA multiplies projections. Targets of tiles (schedule/tiles.lua): attending, attention;
 --             applying, for projections with lanes over queries; weights and value_weights, for the other projections;
 --             stored and stored_values, the same for weights as packed. widens: whether a run dequantizes weights
@@ -160,7 +161,7 @@ end
 local function config_of(cfg)
   local isa = isas.list[cfg.isa]
   local facts = cpu.facts(cfg.cpu, isa)
-  local plan = { cfg = cfg, isa = isa, why = {}, cpu = facts, scores = score.of(cfg),
+  local plan = { cfg = cfg, isa = isa, why = {}, compared = {}, cpu = facts, scores = score.of(cfg),
                  scheme = M.scheme(cfg),
                  sums = types.by_name[cfg.sum_dtype],
                  arrays = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),

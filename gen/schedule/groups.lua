@@ -2,6 +2,7 @@
 -- context and of products that are applied to it.
 
 local choices = require "base.choices"
+local costs = require "schedule.costs"
 local cut = require "schedule.cut"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -9,13 +10,6 @@ local ways = require "way.init"
 local ceil_div = tiles.ceil_div
 
 local M = {}
-
--- With one query vector and more than ONE_TILE keys in a tile, tiles of SHARED keys are faster: exp2 of one tile
--- overlaps the FMAs of the next.
-local ONE_TILE, SHARED = 8, 4
-local FEW = 0.1 -- share of all queries
--- Padding the last group of queries to full vectors is accepted up to this share of the kernel's time.
-local SAME_TILES = 0.01
 
 -- The cost of scores and context for one group and head, and their tiles (context, key_rows).
 local function plan_attention(plan, group, attend)
@@ -37,8 +31,9 @@ local function plan_attention(plan, group, attend)
   local fixed = ways.of(target.scheme).key_rows(plan.isa)
   local key_rows = fixed
     or tiles.choose_rows(target, "key_rows", keys, tiles.most_rows(target, n, "rows"), score_cost, even)
-  if not cfg.key_rows and not fixed and n == 1 and keys > ONE_TILE and keys <= key_rows then
-    key_rows = SHARED
+  local in_one_tile = not cfg.key_rows and not fixed and n == 1 and keys <= key_rows
+  if in_one_tile and not costs.below(plan.compared, "shared_from", keys) then
+    key_rows = costs.fitted.shared_keys
     choices.add(group.why, "shared_keys")
   end
   local in_pairs = attend.context.pairs
@@ -48,7 +43,7 @@ local function plan_attention(plan, group, attend)
   end
   local most = tiles.most_rows(target, n, "columns")
   local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, most,
-    context_cost(share <= FEW and tiles.KIND / share or nil), in_pairs)
+    context_cost(share <= costs.given.few_queries and tiles.KIND / share or nil), in_pairs)
   return score_cost(key_rows) + context_cost()(context_rows),
     { context = cut.rows_in(attend.breadth, context_rows, in_pairs), key_rows = math.min(key_rows, keys) }
 end
@@ -105,7 +100,7 @@ local function with_same_tiles(plan, list, hb, macs, groups, cost)
   if #first ~= #last or first[#first].w == last[#last].w then return groups, cost end
   local same, same_cost = groups_of(plan, list, hb, #first, true)
   local slots = macs / (plan.isa.lanes * plan.attend.scheme.group)
-  if (same_cost - cost) * plan.head_blocks > SAME_TILES * slots then return groups, cost end
+  if (same_cost - cost) * plan.head_blocks > costs.given.same_tiles * slots then return groups, cost end
   choices.add(same[#same].why, "same_tiles")
   return same, same_cost
 end
@@ -140,10 +135,6 @@ function M.most_keys(scheme) return not scheme.b.round and ways.list.outer.key_b
 -- The most keys of a block.
 function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend.scheme).key_block end
 
--- With more keys than this, sums are checked after each block and a maximum may rise. With fewer, that costs more than
--- it saves, so a head is computed again instead.
-local FEW_KEYS = 32
-
 -- Returns `groups`, the groups with their keys in tiles and blocks, and with the places of their first queries and
 -- groups among all. Also returns what they have in common:
 --
@@ -166,7 +157,7 @@ function M.finish(plan)
     groups[kind] = with(group, {
       kind = kind, keys = { rows = rows, words = words, tiles = count, block_tiles = block_tiles,
                             blocks = ceil_div(count, block_tiles), rest = m % rows,
-                            rises = count > 1 and m > FEW_KEYS },
+                            rises = count > 1 and m > costs.given.few_keys },
       name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used),
       first = all.group_count, q0 = group.at })
     if m > usual and not cfg.key_block then choices.add(group.why, block > usual and "tiled_block" or "key_block") end

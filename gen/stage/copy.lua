@@ -3,6 +3,7 @@
 -- attention reads them in place. Inputs are also copied into a cache.
 
 local choices = require "base.choices"
+local costs = require "schedule.costs"
 local expr = require "base.expr"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
@@ -19,15 +20,13 @@ local widening = require "emit.widening"
 
 local M = { phase = rows_of.phase, title = rows_of.title, per = rows_of.per, axes = rows_of.at_once }
 
--- A copy pays from so many passes over the rows of a head (one for each group of queries); measured on Zen 5.
-local PASSES = 4
-
 -- Whether rows of an input are so far apart that those of a block of keys exceed their sets of L1, while those of a
 -- copy, which has `row` numbers a row, would not.
 local function crowds(plan, attend, input, row)
   local passes, rows = 0, math.min(groups.key_block(plan), plan.cfg.seq_kv)
   for _, group in ipairs(plan.groups) do passes = passes + group.count * attend.share end
-  local found = passes >= PASSES and tiles.crowded(plan.cpu, rows, input.row) and not tiles.crowded(plan.cpu, rows, row)
+  local found = tiles.crowded(plan.cpu, rows, input.row) and not tiles.crowded(plan.cpu, rows, row)
+    and not costs.below(plan.compared, "copied_from", passes)
   if found then choices.add(plan.groups[1].why, "copied") end
   return found
 end
