@@ -540,7 +540,7 @@ static double measure(const bench *b, int samples) {
 /* ---- several kernels in turn ---- */
 
 /* Times kernels that compute the same in turn, A B C C B A and so on, and takes the medians of the ratios
- * to the first kernel in the same round. */
+ * to the first kernel in the same round. The least time of each stands in a line of its own. */
 static void compare(const bench *all, int count, int samples) {
   double once = warm_up(all);
   const long runs = once < SAMPLE ? (long)(SAMPLE / once) + 1 : 1;
@@ -564,6 +564,7 @@ static void compare(const bench *all, int count, int samples) {
     qsort(own, (size_t)samples, sizeof *own, by_value);
     printf("time %s %.6g %.5f\n", all[i].name, quantile(own, samples, 0.5) * 1e6,
            quantile(ratios, samples, 0.5));
+    printf("least %s %.6g\n", all[i].name, own[0] * 1e6);
   }
   free(seconds);
   free(ratios);

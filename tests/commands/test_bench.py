@@ -441,7 +441,10 @@ def test_compared_kernels_are_checked(tmp_path):
         tmp_path / "b/mhagen_peak.c", ROOT / "bench/bench.c", *REFERENCE, "-o", tmp_path / "compare", "-lm", "-pthread")
     assert re.findall(r"^(right|wrong) (\w+)", run(tmp_path / "compare"), re.M) == [
         ("right", "good"), ("wrong", "bad"), ("right", "also")]
-    times = re.findall(r"^time (\w+) (\S+) (\S+)$", run(tmp_path / "compare", "--samples", 3, "bad"), re.M)
+    text = run(tmp_path / "compare", "--samples", 3, "bad")
+    times = re.findall(r"^time (\w+) (\S+) (\S+)$", text, re.M)
+    least = dict(re.findall(r"^least (\w+) (\S+)$", text, re.M))
+    assert all(0 < float(least[name]) <= float(median) for name, median, _ in times)
     assert sorted(name for name, _, _ in times) == ["bad", "good"]
     assert [ratio for name, _, ratio in times if name == "good"] == ["1.00000"]
 
