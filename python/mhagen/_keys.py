@@ -102,3 +102,4 @@ class Layer(Computation, Weights, total=False):
     scale: float | None
     io_dtype: Literal["f32", "bf16", "f16"] | Type | None
     cache_dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
+    residual: bool | None
