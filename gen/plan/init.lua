@@ -135,16 +135,14 @@ local function of_weights(plan, kind)
   local quant, own = types.quants[kind], plan.scheme.quant
   if own and kind == plan.cfg.weight_dtype then return setmetatable({ quant = own }, { __index = plan }) end
   if own then
-    local scheme = isas.bytes_beside(plan.isa, plan.scheme)
-    return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan })
+    return tiles.target(plan, isas.bytes_beside(plan.isa, plan.scheme))
   end
   if not quant then return plan end
   if not isas.has(plan.isa, quant) then
     refuse("weight_dtype", kind, ("isa = %s has nothing to widen it with"):format(plan.isa.name))
   end
   local grouped = not (quant.columns or quant.type)
-  local scheme = isas.quantized(plan.isa, plan.scheme, quant, grouped and plan.cfg.group or nil)
-  return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan })
+  return tiles.target(plan, isas.quantized(plan.isa, plan.scheme, quant, grouped and plan.cfg.group or nil))
 end
 
 -- The type of arrays in memory, from a key.
@@ -206,8 +204,8 @@ local function add_products(plan, formula)
   end
   plan.widens = plan.stored ~= plan.weights
   plan.scheme = mmla.choose(plan, formula, chosen.products)
-  plan.attending = setmetatable({ scheme = chosen.attention }, { __index = plan })
-  plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })
+  plan.attending = tiles.target(plan, chosen.attention)
+  plan.applying = tiles.target(plan, isas.by_vectors(plan.scheme))
   return graph.multiplied(formula, function(stage)
     local multiplied, stored = plan.weights, plan.stored
     if stage.c.operand == "values" then multiplied, stored = plan.value_weights, plan.stored_values end

@@ -11,12 +11,11 @@ local M = {}
 M.fitted = {
   -- Of lanes over columns in the query projection: their cost over that of lanes over queries. Below it columns are
   -- taken. base/measured_choices.lua has figures of other cores, q_columns and q_queries.
-  -- A vector of queries is in the nearest cache all the time, which the model does not know; not where the queries fill
-  -- a narrower vector.
+  -- One vector of queries always stays in L1, which the model does not know; not if the queries fill a narrower vector.
   columns_one_vector = 0.95,
   -- X needs no transposition, which the model does not count.
   columns_several = 1.03,
-  -- X is transposed once for all heads, but the queries of each.
+  -- X would be transposed once for all heads, but merged queries are transposed for each head.
   columns_merged = 0.98,
   -- With one product of all, where the transposition is counted.
   columns_joint = 1.08,
@@ -42,8 +41,8 @@ M.given = {
   few_queries = 0.1,
   -- Padding the last group of queries to full vectors is accepted up to this share of the kernel's time.
   same_tiles = 0.01,
-  -- Of more keys than these sums are looked at behind each block, and a maximum may rise. Of fewer ones that takes
-  -- longer than what it saves, and their heads are done again.
+  -- With more keys than this, sums are checked after each block and a maximum may rise. With fewer, that costs more
+  -- than it saves, so a head is computed again instead.
   few_keys = 32,
 }
 
