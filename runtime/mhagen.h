@@ -138,6 +138,9 @@ typedef struct mhagen_weights {
   const float *rope_cos, *rope_sin; /* [places][rope_dims/2] in any layout, where there is rope: of
                                        the angle by which a row at a place turns each pair; places
                                        from min(0, pos(0)) on; null: angles of rope_theta */
+  const float *norm1, *norm1_bias; /* gains and biases of the norm of rows of q or y, only where the
+                                      config says so, a bias with layer: of as many columns; null:
+                                      ones, zeros */
   const float *w1, *w2; /* of a feed-forward behind y, only where the config says so:
                            [y_width][ffn], [ffn][y_width] */
   const float *b1, *b2; /* [ffn], [y_width] */
@@ -222,6 +225,11 @@ enum {
   MHAGEN_VALUE_WEIGHT_DTYPE = 536870912, /* wv is of mhagen_kernel.value_weight_dtype */
   MHAGEN_RESIDUAL = 1073741824 /* y is the rows of q plus what attention makes of them */
 };
+
+/* Behind bit 31 they are macros, since enumerators are of type int. */
+#define MHAGEN_PRE_NORM ((uint64_t)1 << 31)  /* the rows of q (in self-attention also as k and v)
+                                               have a norm, norm_kind, before all else */
+#define MHAGEN_POST_NORM ((uint64_t)1 << 32) /* the rows of y have one, behind all else */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,
@@ -336,6 +344,8 @@ typedef struct mhagen_kernel {
   const mhagen_phase *coarse; /* the same work, to the bit, in fewer and longer tasks, which keep
                                  what they make in the caches of a core: to run instead */
   int coarse_count;           /* its phases; 0: there is no such list */
+  int norm_kind;    /* of rows of q or y where the options say so: MHAGEN_NORM_RMS or .._LAYER */
+  double layer_eps; /* of the same norm */
 } mhagen_kernel;
 
 /* A bundle has kernels for different CPUs, and the functions of one kernel. Its sizes are enough

@@ -33,6 +33,7 @@ FEATURES = [
     ("attention", "only some projections, or none: scaled dot-product attention", "project"),
     ("attention", "arrays with the heads as the outer axis, as PyTorch has them", "layout=bhsd"),
     ("attention", "norms of queries and keys", "qk_norm=rms qk_norm=layer qk_norm=l2"),
+    ("layer", "a norm of rows, before attention or after it", "norm=pre norm=post norm_kind=rms"),
     ("layer", "the residual connection around attention", "residual"),
     ("scores", "a scale of your own", "scale"),
     ("scores", "a softcap (Gemma 2)", "softcap"),

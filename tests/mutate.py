@@ -117,6 +117,8 @@ CONFIGS = [
     "h=4 h_kv=2 d_model=37 dk=10 seq=21 dtype=bf16 weight_dtype=int4 value_weight_dtype=int8",
     "h=2 d_model=75 dk=34 seq=9 dtype=bf16 weight_dtype=int4 group=40",
     "h=2 d_model=40 dk=10 seq=21 seq_kv=9 attention=cross k_block=16 q_len=true batch=2 residual=true",
+    "h=2 d_model=37 dk=5 seq=21 q_len=true batch=2 norm=post",
+    "h=2 d_model=37 dk=5 seq=21 batch=2 norm=pre q_len=true dtype=bf16",
 ]
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen soon
 
@@ -341,6 +343,12 @@ MUTATIONS = [
     ("a context that is not rounded", "emit/context.lua", "round = block.final and p.o.type.rounded", "round = false"),
     ("an input that fills a cache and is not widened", "rewrite/conversions.lua",
      "for _, fill in ipairs { true, false }", "for _, fill in ipairs { false }"),
+    ("gains of a norm of rows", "stage/norm.lua", 'load("gain", p.gains)', 't:op("set", w, "gain", 1.0)'),
+    ("biases of a norm of rows", "stage/norm.lua", "p.biases and t:op(", "false and t:op("),
+    ("the mean of a norm of rows", "stage/norm.lua", "if mean then value", "if false then value"),
+    ("rows of a norm that nobody asks for", "stage/norm.lua", "if not p.asked then return", "if true then return"),
+    ("rows of keys without their norm", "stage/norm.lua", "if stage.of_keys then axis.queries = nil end", ""),
+    ("the second block of a norm's rows", "stage/norm.lua", "block(own, b * lanes, lanes)", "block(own, 0, lanes)"),
     ("rows of X that are added to each chunk", "emit/ending.lua", "return tile.last and tile.add or nil",
      "return tile.add"),
     ("columns of X that are added to others", "stage/product_groups.lua", "layouts.at(stage.add, row) + column)",

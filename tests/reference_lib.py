@@ -35,12 +35,17 @@ class Kernel(ctypes.Structure):
                 ("cache_bytes", ctypes.c_size_t), ("fill", ctypes.c_void_p), ("fill_needs", ctypes.c_void_p),
                 ("fill_need_count", ctypes.c_int), ("fingerprint", ctypes.c_uint64), ("members", ctypes.c_void_p),
                 ("by_length", ctypes.c_int), ("dtype", ctypes.c_char_p), ("attend_dtype", ctypes.c_char_p),
-                ("folds", ctypes.c_uint)]
+                ("folds", ctypes.c_uint), ("weight_dtype", ctypes.c_char_p), ("group", ctypes.c_int),
+                *[(key, ctypes.c_char_p) for key in "value_weight_dtype io_dtype cache_dtype sum_dtype".split()],
+                ("tables_bytes", ctypes.c_size_t), ("tables_fingerprint", ctypes.c_uint64),
+                ("pack_tables", ctypes.c_void_p), ("coarse", ctypes.c_void_p), ("coarse_count", ctypes.c_int),
+                ("norm_kind", ctypes.c_int), ("layer_eps", ctypes.c_double)]
 
 
 class Weights(ctypes.Structure):
     _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()], ("layout", ctypes.c_int),
-                *[(key, ctypes.c_void_p) for key in "alibi sink q_norm k_norm rope_cos rope_sin".split()]]
+                *[(key, ctypes.c_void_p)
+                  for key in "alibi sink q_norm k_norm rope_cos rope_sin norm1 norm1_bias".split()]]
 
 
 class Args(ctypes.Structure):

@@ -12,6 +12,8 @@
 --   behind          the name of the run-time integer with the rows that c already has (`past`)
 --   fill            true: the stage fills a cache, and is no part of a run
 --
+--   packs           of a stage that has matrices but multiplies by none: the name of the first
+--
 -- A product, C = A B + bias, has also:
 --
 --   scheme          how the ISA multiplies (isa/init.lua)
@@ -136,7 +138,7 @@ function M.by_matrix(list)
   local sorted = {}
   for _, name in ipairs(matrices.names) do
     for _, stage in ipairs(list) do
-      local matrix = stage.weights and stage.weights.a or stage.of == "keys" and "wk"
+      local matrix = stage.weights and stage.weights.a or stage.of == "keys" and "wk" or stage.packs
       if matrix == name then sorted[#sorted + 1] = stage end
     end
   end
@@ -303,7 +305,6 @@ function M.of(cfg, scores)
     rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
     weights = M.matrix("wo", { steps = h * cfg.dv }),
     bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },
-    add = cfg.residual and tensors.input("q", cfg.d_model) or nil,
   }
   local list = {}
   for _, stage in ipairs { queries.stage or false, keys.stage or false, values.stage or false, attend, output } do

@@ -50,11 +50,20 @@ local function of_heads(key)
   return { name = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
 
+-- Gains of the norm around attention, or its biases, which a layer norm has.
+local function of_norm(name, null)
+  return { name = name, null = null, size = function(cfg)
+    if cfg.norm == "none" or null == "zeros" and cfg.norm_kind ~= "layer" then return nil end
+    return 1, cfg.norm == "pre" and cfg.d_model or cfg.y_width
+  end }
+end
+
 local list = {
   weights "q", weights "k", weights "v", weights "o", bias "q", bias "k", bias "v", bias "o",
   gain("q_norm", "q_heads"), gain("k_norm", "k_heads"),
   table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
   of_heads "alibi", of_heads "sink",
+  of_norm("norm1", "ones"), of_norm("norm1_bias", "zeros"),
 }
 
 -- The matrices, their names, and their pointers as tools see them.

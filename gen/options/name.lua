@@ -7,7 +7,7 @@
 --          [_eps<norm_eps>][_rope_<rope>][_th<rope_theta>][_append|_fixed][_p<project>][_<layout>]
 --          [_cache_<cache_layout>][_sc<scale>][_attend_<attend_dtype>][_sums_<sum_dtype>]
 --          [_weights_<weight_dtype>][_gr<group>][_io_<io_dtype>][_cached_<cache_dtype>]
---          [_wv_<value_weight_dtype>][_res][_u<unroll>]_<isa>
+--          [_wv_<value_weight_dtype>][_res][_norm_<norm>][_<norm_kind>][_leps<layer_eps>][_u<unroll>]_<isa>
 --
 -- A name of more than MOST characters keeps fewer parts, and has a hash of the whole name before the ISA instead. After
 -- the number type, the parts come in the order of the option rows: sizes, other options, the ISA. A part in brackets is

@@ -23,6 +23,7 @@ local graph = require "graph.init"
 local groups = require "schedule.groups"
 local isas = require "isa.init"
 local kinds = require "stage.init"
+local layer = require "graph.layer"
 local memory = require "schedule.memory"
 local paired = require "rewrite.paired"
 local quantized = require "rewrite.quantized"
@@ -250,8 +251,8 @@ end
 
 function M.build(cfg)
   local plan = config_of(cfg)
-  local formula = graph.multiplied(graph.of(cfg, plan.scores), function() return { scheme = plan.scheme } end,
-    { scheme = attention_of(cfg) })
+  local formula = graph.multiplied(layer.around(cfg, graph.of(cfg, plan.scores)),
+    function() return { scheme = plan.scheme } end, { scheme = attention_of(cfg) })
   formula = add_products(plan, formula)
   local list = rewrites.apply(rewrites.of_formula, plan, formula)
   add_work(plan, formula, list)

@@ -6,8 +6,8 @@
 --   context_rows                  before the output
 --   key_rows, value_rows          before attention
 --
--- Stages of inputs come before all others: one for a run, and one (fill) for what fills a cache. Their inputs are {
--- name, to = the new tensor, rows, cols } each.
+-- Stages of inputs come before all others: one for a run, and one (fill) for what fills a cache. Their inputs are
+-- { name, of = the tensor that is read, unless it is the input as given, to = the new tensor, rows, cols } each.
 
 local choices = require "base.choices"
 local graph = require "graph.init"
@@ -29,10 +29,10 @@ local function add(stages, kind, fill, input)
   table.insert(stages[fill].inputs, input)
 end
 
--- The list with these stages at its front.
-local function in_front(list, stages)
+-- The list with these stages at place `first`.
+local function in_front(list, stages, first)
   for _, fill in ipairs { true, false } do
-    if stages[fill] then table.insert(list, 1, stages[fill]) end
+    if stages[fill] then table.insert(list, first, stages[fill]) end
   end
   return list
 end
@@ -45,13 +45,13 @@ function M.of_inputs(list, kind, make)
       local input = stage.a
       if not known[input.name] then
         known[input.name] = make(input, stage)
-        add(stages, kind, stage.fill, { name = input.name, to = known[input.name], rows = stage.rows,
+        add(stages, kind, stage.fill, { name = input.name, of = input, to = known[input.name], rows = stage.rows,
                                         cols = input.row })
       end
       edits[stage] = { graph.with(stage, { a = known[input.name] }) }
     end
   end
-  return in_front(graph.edited(list, edits), stages)
+  return in_front(graph.edited(list, edits), stages, list[1].kind == "norm" and 2 or 1) -- which makes what is read
 end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
@@ -108,10 +108,11 @@ function M.widen(plan, list)
   end
   for i, stage in ipairs(list) do
     local fill = stage.fill
-    out[i] = graph.with(stage, { a = wide(stage.a, fill), queries = wide(stage.queries, fill),
+    local a = stage.kind == "norm" and stage.a or wide(stage.a, fill) -- a norm reads any type
+    out[i] = graph.with(stage, { a = a, queries = wide(stage.queries, fill),
                                  keys = wide(stage.keys, fill), values = wide(stage.values, fill) })
   end
-  return in_front(out, stages)
+  return in_front(out, stages, 1)
 end
 
 -- ---- rows of words, as tile registers take them ----

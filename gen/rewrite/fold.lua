@@ -127,7 +127,7 @@ function M.rewrite(plan, list)
   if scores.masked or plan.stored.quant or not own or own.group > 1 or attend.scheme.group > 1 then return list end
   -- The best list for the stage `projected`; other: the stage with the other matrix of the pair, if there is one.
   local function least(projected, other, absorb, merge)
-    if not projected then return list end
+    if not projected or projected.a.at ~= "input" then return list end -- attention reads inputs alone
     local best, merges = list, other and not shared(cfg)
     for _, rewrite in ipairs { absorb, merges and merge or nil } do
       local rewritten = rewrite(list, cfg, projected)

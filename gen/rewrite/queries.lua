@@ -9,7 +9,7 @@ local M = {}
 -- Inserts the transposition, for all queries, after the stages that convert inputs.
 local function with_transpose(list, transpose)
   local first = 1
-  while list[first].inputs do first = first + 1 end
+  while list[first].inputs or list[first].kind == "norm" do first = first + 1 end
   return graph.edited(list, { [list[first]] = { transpose, list[first] } })
 end
 

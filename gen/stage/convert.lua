@@ -89,6 +89,11 @@ local function of_inputs(row)
   return kind
 end
 
+-- The rows that are read: an input as given, or what a stage has made of it.
+local function given(K, place, input)
+  return input.of and K.plan.memory:tensor(place, input.of) or place[input.name]
+end
+
 -- Records copies of rows, which are handled as one array because they are contiguous. change(K, w, name, number, to)
 -- returns the new value of a vector; name: a suffix for names of values. words: verb, for the function's name; done,
 -- for the result's name; text, for the comment.
@@ -96,7 +101,7 @@ local function copied(words, change)
   return function(K, place, _, part, i)
     local t, input, count = K.t, part.input, part.size * part.input.cols
     local first = (i * part.size + part.at) * input.cols
-    local params = { { "x", "in", place[input.name]:at(first) },
+    local params = { { "x", "in", given(K, place, input):at(first) },
                      { words.done, "out", K.plan.memory:at(place, input.to.name):at(first) } }
     K:part(words.verb .. "_" .. count, ("%d numbers%s."):format(count, words.text), params, function(p)
       K:covered(count, function(v, at, suffix)
@@ -111,7 +116,7 @@ end
 local function ends_of(K, place, part, i)
   local input, first = part.input, i * part.size + part.at
   local to = K.plan.memory:at(place, input.to.name)
-  return place[input.name]:at(first * input.cols), to:at(layouts.at(input.to, first)), first
+  return given(K, place, input):at(first * input.cols), to:at(layouts.at(input.to, first)), first
 end
 
 M.narrow = of_inputs {

@@ -60,6 +60,8 @@ class Weights(TypedDict, total=False):
     k_norm: ArrayLike | None
     rope_cos: ArrayLike | None
     rope_sin: ArrayLike | None
+    norm1: ArrayLike | None
+    norm1_bias: ArrayLike | None
 
 
 class Layer(Computation, Weights, total=False):
@@ -103,3 +105,6 @@ class Layer(Computation, Weights, total=False):
     io_dtype: Literal["f32", "bf16", "f16"] | Type | None
     cache_dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
     residual: bool | None
+    norm: Literal["none", "pre", "post"] | None
+    norm_kind: Literal["layer", "rms"] | None
+    layer_eps: float | None

@@ -116,6 +116,11 @@ class Attention:
         if kernel.has("QK_NORM"):
             head = data.norm_span == kernel.layouts["constant"]["MHAGEN_SPAN_HEAD"][0]
             shapes |= {"q_norm": (data.dk if head else queries,), "k_norm": (data.dk if head else keys,)}
+        if kernel.has("PRE_NORM") or kernel.has("POST_NORM"):
+            columns = (data.d_model if kernel.has("PRE_NORM") else data.y_width,)
+            shapes["norm1"] = columns
+            if data.norm_kind == kernel.layouts["constant"]["MHAGEN_NORM_LAYER"][0]:
+                shapes["norm1_bias"] = columns
         if kernel.has("ROPE"):
             shapes |= dict.fromkeys(TABLES, (-1, data.rope_dims // 2))
         return shapes

@@ -41,6 +41,7 @@ static int score_steps(const mhagen_kernel *shape, int least) {
   if (shape->options & MHAGEN_ROPE) steps += 6; /* of Q and of K: a cosine or sine, its product, their sum */
   if (shape->options & MHAGEN_QK_NORM) /* of Q and of K: mean, sum of squares, and what is made of it */
     steps += 2 * (shape->dk * (shape->norm_span == MHAGEN_SPAN_ALL ? shape->h : 1) + 8);
+  if (shape->options & MHAGEN_PRE_NORM) steps += shape->d_model + 8;
   return steps;
 }
 
@@ -120,26 +121,30 @@ static void multiply_sizes(const formula *f, int i, size_t rows, values x, value
 
 /* An error of x reaches the result by x and by the length that x is divided by, in the first order; size becomes what
  * both are, and all that is not below the length itself leaves no digit. */
-static void norm_sizes(const formula *f, int i, size_t n, values x, const float *gains) {
+static void norm_sizes(const formula *f, int i, const norming *by, values x) {
   const mhagen_kernel *shape = f->shape;
   bounding *b = f->own;
   double *const size = x.size;
-  const double count = shape->qk_norm == MHAGEN_NORM_L2 ? 1 : (double)n, mean = ref_mean(shape, n, x.x),
-               size_mean = size ? ref_mean(shape, n, size) : 0;
+  const double count = by->kind == MHAGEN_NORM_L2 ? 1 : (double)by->n, mean = ref_mean(by, x.x),
+               size_mean = size ? ref_mean(by, size) : 0;
   double squares = 0, size_squares = 0;
-  for (size_t c = 0; c < n; c++) {
+  for (size_t c = 0; c < by->n; c++) {
     squares += (x.x[c] - mean) * (x.x[c] - mean);
     if (size) size[c] += size_mean, size_squares += size[c] * size[c];
   }
-  const double length = ref_length(shape, n, squares), part = sqrt(size_squares / count) / length,
-               lost = score_steps(shape, 0) * shape->unit * part;
-  for (size_t c = 0; c < n && size; c++) {
+  const double length = ref_length(by, squares), part = sqrt(size_squares / count) / length,
+               lost = (score_steps(shape, 0) + (double)by->n) * shape->unit * part;
+  for (size_t c = 0; c < by->n && size; c++) {
     size[c] = lost < 1 ? (size[c] + fabs(x.x[c] - mean) * part) / length / (1 - lost) : 1e300;
-    if (gains) size[c] *= fabs((double)gains[c]);
+    if (by->gains) size[c] *= fabs((double)by->gains[c]);
+    if (by->biases) size[c] += fabs((double)by->biases[c]);
   }
-  b->least = fmin(b->least, length);
-  if (isfinite(length)) b->squares += ref_dot(x.x, x.x, n);
-  ref_norm(f, i, n, x, gains);
+  if (i == REF_PRODUCTS && isfinite(part)) b->small = fmax(b->small, part / 4); /* of a row that hardly differs */
+  if (i < REF_PRODUCTS) {
+    b->least = fmin(b->least, length);
+    if (isfinite(length)) b->squares += ref_dot(x.x, x.x, by->n);
+  }
+  ref_norm(f, i, by, x);
 }
 
 /* By how much the shortest row of Q or K was below the root mean square of all: roundings are larger by so much. */
@@ -181,6 +186,7 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   const int project = ref_projections(shape);
   int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
+  if (shape->options & MHAGEN_POST_NORM) steps += shape->y_width + 8;
   const double error = steps * shape->unit * (1 + score_size);
   /* Weights far below a sink grow or shrink by the power of their scores' error. So do all where weights are
    * quantized. Other rows sum to one. */

@@ -105,6 +105,7 @@ void make_buffers(checker *c) {
   const size_t table = has(c, MHAGEN_ROPE) ? (size_t)(places_of(kernel, &first) * kernel->rope_dims / 2) * f : 0;
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
+  const size_t of_rows = has(c, MHAGEN_PRE_NORM) ? d : has(c, MHAGEN_POST_NORM) ? yd : 0;
   const size_t bytes[BUFFERS] = {
       [Q] = batch * n * d * io,
       [K] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, K) * kd * io : 0,
@@ -120,6 +121,7 @@ void make_buffers(checker *c) {
       [WO] = projects(c, Y) ? ho * yd * f : 0, [BO] = projects(c, Y) ? yd * f : 0,
       [Q_NORM] = normed * (own ? hq : (size_t)kernel->dk) * f,
       [K_NORM] = normed * (own ? hk : (size_t)kernel->dk) * f,
+      [NORM1] = of_rows * f, [NORM1_BIAS] = kernel->norm_kind == MHAGEN_NORM_LAYER ? of_rows * f : 0,
       [ROPE_COS] = table, [ROPE_SIN] = table,
       [SLOPES] = has(c, MHAGEN_ALIBI) ? h * f : 0, [SINKS] = has(c, MHAGEN_SINK) ? h * f : 0,
       [TABLES] = kernel->tables_bytes, [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,

@@ -73,6 +73,7 @@ void draw(checker *c, const data_set *set) {
                            [BQ] = set->bias * query, [BK] = set->bias,
                            [BV] = set->bias * set->value, [BO] = set->bias * set->value,
                            [SLOPES] = .3, [SINKS] = 2, [Q_NORM] = score, [K_NORM] = 1,
+                           [NORM1] = 1, [NORM1_BIAS] = set->bias,
                            [ROPE_COS] = .7, [ROPE_SIN] = .7}; /* any tables will do */
   for (int i = WQ; i <= LAST_WEIGHTS; i++) fill_normal(c, i, scales[i]);
   for (int i = Q; i <= V; i++) {
@@ -102,7 +103,7 @@ void draw_and_pack(checker *c, const data_set *set) {
 
 void fill_tables(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
-  for (int i = Q_NORM; i <= K_NORM; i++) {
+  for (int i = Q_NORM; i <= NORM1; i++) {
     for (size_t j = 0; j < count(c, i); j++) ((float *)c->buffers[i].master)[j] = 1;
   }
   const size_t pairs = (size_t)kernel->rope_dims / 2;

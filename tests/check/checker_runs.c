@@ -19,6 +19,7 @@ static mhagen_weights weights_at(const float *const *at, mhagen_layout layout, i
                           .layout = layout, .alibi = biases ? at[SLOPES] : NULL,
                           .sink = biases ? at[SINKS] : NULL,
                           .q_norm = biases ? at[Q_NORM] : NULL, .k_norm = biases ? at[K_NORM] : NULL,
+                          .norm1 = biases ? at[NORM1] : NULL, .norm1_bias = biases ? at[NORM1_BIAS] : NULL,
                           .rope_cos = biases ? at[ROPE_COS] : NULL,
                           .rope_sin = biases ? at[ROPE_SIN] : NULL};
 }

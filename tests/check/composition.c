@@ -101,6 +101,19 @@ void ref_make_room(formula *f) {
 
 /* ---- Q, K, V and Y: rows of an input, or contexts, times a matrix, or as they are ---- */
 
+/* The norm of the layer's rows. */
+static void norm_row(const formula *f, size_t n, values row) {
+  const mhagen_kernel *shape = f->shape;
+  const norming by = {.kind = shape->norm_kind, .eps = shape->layer_eps, .n = n, .gains = f->weights->norm1,
+                      .biases = shape->norm_kind == MHAGEN_NORM_LAYER ? f->weights->norm1_bias : NULL};
+  f->kind->norm(f, REF_PRODUCTS, &by, row);
+}
+
+/* Whether rows of Q, K or V are made of those that the norm in front of the layer makes. */
+static int is_normed(const formula *f, int i) {
+  return f->shape->options & MHAGEN_PRE_NORM && i != REF_Y && (i == REF_Q || !(f->shape->options & MHAGEN_CROSS));
+}
+
 static void make(formula *f, int i) {
   const product *p = &f->of[i];
   const size_t columns = p->heads * p->width;
@@ -108,6 +121,7 @@ static void make(formula *f, int i) {
   for (size_t r = 0; r < p->rows; r++) {
     const values x = ref_from(all, r * p->inner), to = ref_from(p->to, r * columns);
     if (i != REF_Y) f->kind->take(f, i, r, x);
+    if (is_normed(f, i)) norm_row(f, p->inner, x);
     if (!p->multiplies) {
       copy(to, x, columns);
       continue;
@@ -118,6 +132,8 @@ static void make(formula *f, int i) {
     if (i == REF_Y && f->shape->options & MHAGEN_RESIDUAL) f->kind->take(f, REF_Q, r, f->x), ref_add(to, f->x, columns);
   }
   if (p->multiplies) f->kind->multiply(f, i, p->rows, all, p->to);
+  for (size_t r = 0; r < p->rows && i == REF_Y && f->shape->options & MHAGEN_POST_NORM; r++)
+    norm_row(f, columns, ref_from(p->to, r * columns));
 }
 
 /* Rows of Q or K: their norms, and their turns. */
@@ -125,11 +141,15 @@ static void normalize_and_turn(formula *f, int i) {
   const mhagen_kernel *shape = f->shape;
   const product *p = &f->of[i];
   const float *gains = i == REF_Q ? f->weights->q_norm : f->weights->k_norm;
-  const size_t columns = p->heads * p->width, n = shape->norm_span == MHAGEN_SPAN_ALL ? columns : p->width;
+  const size_t columns = p->heads * p->width;
+  norming by = {.kind = shape->qk_norm, .eps = shape->norm_eps, .gains = gains,
+                .n = shape->norm_span == MHAGEN_SPAN_ALL ? columns : p->width};
   for (size_t r = 0; r < p->rows; r++) {
     const values row = ref_from(p->to, r * columns);
-    for (size_t c = 0; shape->options & MHAGEN_QK_NORM && c < columns; c += n)
-      f->kind->norm(f, i, n, ref_from(row, c), gains && shape->norm_span == MHAGEN_SPAN_EACH ? gains + c : gains);
+    for (size_t c = 0; shape->options & MHAGEN_QK_NORM && c < columns; c += by.n) {
+      if (gains && shape->norm_span == MHAGEN_SPAN_EACH) by.gains = gains + c;
+      f->kind->norm(f, i, &by, ref_from(row, c));
+    }
     if (shape->options & MHAGEN_ROPE) f->kind->turn(f, i, (ptrdiff_t)r + (i == REF_Q ? f->e.place : 0), row);
   }
 }

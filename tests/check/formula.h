@@ -55,6 +55,14 @@ typedef struct spot {
 
 typedef struct formula formula;
 
+/* A norm of n columns, MHAGEN_NORM_RMS | ..; gains and biases may be null. */
+typedef struct norming {
+  int kind;
+  double eps;
+  size_t n;
+  const float *gains, *biases;
+} norming;
+
 /* A kind of numbers: its steps of the formula. `round` and `keep` may be null. */
 typedef struct number {
   /* A row of an input of the entry. */
@@ -63,8 +71,8 @@ typedef struct number {
   void (*round)(const formula *f, int which, values x);
   /* y[rows][heads * width] += x[rows][inner] W */
   void (*multiply)(const formula *f, int which, size_t rows, values x, values y);
-  /* n columns of a row of Q or K, and their gains, which may be null. */
-  void (*norm)(const formula *f, int which, size_t n, values x, const float *gains);
+  /* Columns of a row of Q or K; or a row of the layer, which is REF_PRODUCTS then. */
+  void (*norm)(const formula *f, int which, const norming *by, values x);
   /* The heads of a row of Q or K at a place. */
   void (*turn)(const formula *f, int which, ptrdiff_t place, values row);
   /* All rows that a product made. */
@@ -140,9 +148,9 @@ const float *ref_matrix(const formula *f, int which);
 
 /* What a norm subtracts from n columns, and what it divides by where these then have such a sum of squares: a length
  * whose square is beyond float32 is infinite. */
-double ref_mean(const mhagen_kernel *shape, size_t n, const double *x);
-double ref_length(const mhagen_kernel *shape, size_t n, double squares);
-void ref_norm(const formula *f, int which, size_t n, values x, const float *gains);
+double ref_mean(const norming *by, const double *x);
+double ref_length(const norming *by, double squares);
+void ref_norm(const formula *f, int which, const norming *by, values x);
 
 /* Magnitudes and errors are turned so that none is taken from another. */
 void ref_turn(const formula *f, int which, ptrdiff_t place, values row);

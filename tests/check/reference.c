@@ -70,7 +70,7 @@ static void multiply(const formula *f, int i, size_t rows, values x, values y) {
   ref_multiply(f, i, ref_matrix(f, i), rows, x.x, y.x);
 }
 
-/* ---- norms and rotations of Q_i and K_i ---- */
+/* ---- norms, of Q_i and K_i and of rows of the layer; rotations of Q_i and K_i ---- */
 
 double ref_dot(const double *a, const double *b, size_t count) {
   double sum[4] = {0}; /* so that an addition need not wait for the one before */
@@ -85,27 +85,28 @@ double ref_dot(const double *a, const double *b, size_t count) {
 /* Which NaN is, unlike fmax. */
 static double at_least(double least, double x) { return x < least ? least : x; }
 
-double ref_mean(const mhagen_kernel *shape, size_t n, const double *x) {
+double ref_mean(const norming *by, const double *x) {
   double mean = 0;
-  for (size_t i = 0; i < n && shape->qk_norm == MHAGEN_NORM_LAYER; i++) mean += x[i] / (double)n;
+  for (size_t i = 0; i < by->n && by->kind == MHAGEN_NORM_LAYER; i++) mean += x[i] / (double)by->n;
   return mean;
 }
 
-double ref_length(const mhagen_kernel *shape, size_t n, double squares) {
+double ref_length(const norming *by, double squares) {
   if (squares > FLT_MAX) return INFINITY;
-  if (shape->qk_norm == MHAGEN_NORM_L2) return at_least(shape->norm_eps, sqrt(squares));
-  return sqrt(squares / (double)n + shape->norm_eps);
+  if (by->kind == MHAGEN_NORM_L2) return at_least(by->eps, sqrt(squares));
+  return sqrt(squares / (double)by->n + by->eps);
 }
 
-/* n columns, less their mean in a layer norm, over their length. */
-void ref_norm(const formula *f, int i, size_t n, values of, const float *gains) {
+/* Columns, less their mean in a layer norm, over their length. */
+void ref_norm(const formula *f, int i, const norming *by, values of) {
   double *const x = of.x;
-  (void)i;
-  const double mean = ref_mean(f->shape, n, x);
-  for (size_t c = 0; c < n; c++) x[c] -= mean;
-  const double length = ref_length(f->shape, n, ref_dot(x, x, n));
-  for (size_t c = 0; c < n; c++) x[c] /= length;
-  for (size_t c = 0; c < n && gains; c++) x[c] *= (double)gains[c];
+  (void)f, (void)i;
+  const double mean = ref_mean(by, x);
+  for (size_t c = 0; c < by->n; c++) x[c] -= mean;
+  const double length = ref_length(by, ref_dot(x, x, by->n));
+  for (size_t c = 0; c < by->n; c++) x[c] /= length;
+  for (size_t c = 0; c < by->n && by->gains; c++) x[c] *= (double)by->gains[c];
+  for (size_t c = 0; c < by->n && by->biases; c++) x[c] += (double)by->biases[c];
 }
 
 /* Of the tables of rope: that of the first query where it stands before all keys. */

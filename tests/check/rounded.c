@@ -282,12 +282,12 @@ static void multiply(values a, size_t steps, matrix w, values y, size_t columns,
 }
 
 /* A norm of n columns. */
-static void norm_inexact(const formula *f, int which, size_t n, values a, const float *gains) {
-  const mhagen_kernel *shape = f->shape;
-  (void)which;
-  const double count = shape->qk_norm == MHAGEN_NORM_L2 ? 1 : (double)n, steps = (double)n + 16;
+static void norm_inexact(const formula *f, int which, const norming *by, values a) {
+  const size_t n = by->n;
+  (void)f, (void)which;
+  const double count = by->kind == MHAGEN_NORM_L2 ? 1 : (double)n, steps = (double)n + 16;
   double mean = 0, mean_size = 0, off = 0, squares = 0, off_squares = 0;
-  for (size_t i = 0; i < n && shape->qk_norm == MHAGEN_NORM_LAYER; i++) {
+  for (size_t i = 0; i < n && by->kind == MHAGEN_NORM_LAYER; i++) {
     mean += a.x[i] / (double)n, mean_size += fabs(a.x[i]) / (double)n, off += a.off[i] / (double)n;
   }
   if (isfinite(mean)) off += steps * FLOAT_UNIT * mean_size;
@@ -295,7 +295,7 @@ static void norm_inexact(const formula *f, int which, size_t n, values a, const 
     a.x[i] -= mean, a.off[i] += off;
     squares += a.x[i] * a.x[i], off_squares += a.off[i] * a.off[i];
   }
-  const double length = squares > FLT_MAX * .999 ? INFINITY : ref_length(shape, n, squares);
+  const double length = squares > FLT_MAX * .999 ? INFINITY : ref_length(by, squares);
   const int unsure = squares > FLT_MAX * .999 && squares < FLT_MAX * 1.001;
   const double off_length = sqrt(off_squares / count) + (isfinite(length) ? steps * FLOAT_UNIT * length : 0);
   for (size_t i = 0; i < n; i++) {
@@ -306,9 +306,11 @@ static void norm_inexact(const formula *f, int which, size_t n, values a, const 
     else if (isfinite(length)) a.off[i] = (a.off[i] + times(fabs(x), off_length)) / least + 8 * FLOAT_UNIT * fabs(x);
     a.x[i] = x;
   }
-  for (size_t i = 0; i < n && gains; i++) {
-    a.x[i] *= (double)gains[i];
-    a.off[i] = times(fabs((double)gains[i]), a.off[i]);
+  for (size_t i = 0; i < n; i++) {
+    const double gain = by->gains ? (double)by->gains[i] : 1, bias = by->biases ? (double)by->biases[i] : 0;
+    a.off[i] = times(fabs(gain), a.off[i]);
+    a.x[i] = a.x[i] * gain + bias;
+    if (bias != 0 && isfinite(a.x[i])) a.off[i] += 2 * FLOAT_UNIT * fabs(a.x[i]);
   }
 }
 
