@@ -94,6 +94,11 @@ local function given(K, place, input)
   return input.of and K.plan.memory:tensor(place, input.of) or place[input.name]
 end
 
+-- What a name has where the source is float32 beside inputs of another type.
+local function of_type(K, input)
+  return K.plan.arrays.round and input.of and input.of.at ~= "input" and "_" .. input.of.name or ""
+end
+
 -- Records copies of rows, which are handled as one array because they are contiguous. change(K, w, name, number, to)
 -- returns the new value of a vector; name: a suffix for names of values. words: verb, for the function's name; done,
 -- for the result's name; text, for the comment.
@@ -103,7 +108,7 @@ local function copied(words, change)
     local first = (i * part.size + part.at) * input.cols
     local params = { { "x", "in", given(K, place, input):at(first) },
                      { words.done, "out", K.plan.memory:at(place, input.to.name):at(first) } }
-    K:part(words.verb .. "_" .. count, ("%d numbers%s."):format(count, words.text), params, function(p)
+    K:part(("%s_%d%s"):format(words.verb, count, of_type(K, input)), ("%d numbers%s."):format(count, words.text), params, function(p)
       K:covered(count, function(v, at, suffix)
         local number = t:read("load", v.w, "number" .. suffix, p.x:at(at), v.used)
         t:write(v.w, p[words.done]:at(at), change and change(K, v.w, suffix, number, input.to) or number, v.used)
@@ -125,7 +130,7 @@ M.narrow = of_inputs {
     local t, isa, input, to = K.t, K.plan.isa, part.input, part.input.to
     local scheme, interleave = to.scheme, ways.interleave(to.scheme)
     local x, pairs = ends_of(K, place, part, i)
-    K:part(layouts.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
+    K:part(layouts.label("narrow", to, part.size, input.cols) .. of_type(K, input), ("%d rows of %d numbers in pairs."):format(
       part.size, input.cols), { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
       local function row(r, first)
         local function store(word, numbers)

@@ -7,7 +7,7 @@ require("way.init").add("fours", toy_way)
 require("isa.init").add(toy_way.isa(require "tests.toys.toy"))
 local toy_stage, toy_feed_forward = require "tests.toys.toy_stage", require "tests.toys.toy_feed_forward"
 require("stage.init").add("added", toy_stage)
-require("stage.init").add("norm", toy_feed_forward.norm)
+require("stage.init").add("plain_norm", toy_feed_forward.norm)
 for _, matrix in ipairs(toy_feed_forward.matrices) do require("graph.matrices").add(matrix) end
 for _, toy in ipairs { toy_stage, toy_feed_forward } do
   require("options.init").add(toy.option)

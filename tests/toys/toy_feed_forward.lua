@@ -103,7 +103,7 @@ function M.rewrite(plan, list)
   end
   return graph.edited(list, { [output] = {
     graph.with(output, { c = attended, doc = graph.with(output.doc, { c = "attention's result" }) }),
-    graph.moving { name = "norm", a = attended, c = normed, cols = width },
+    graph.moving { name = "norm", kind = "plain_norm", a = attended, c = normed, cols = width },
     product(1, "up", { a = normed, c = hidden, steps = width, cols = cfg.ffn, activate = gelu,
                        doc = { a = "normed rows", c = "what is between W1 and W2" } }),
     product(2, "down", { a = hidden, c = output.c, steps = cfg.ffn, cols = width, add = attended,
