@@ -108,7 +108,8 @@ local function copied(words, change)
     local first = (i * part.size + part.at) * input.cols
     local params = { { "x", "in", given(K, place, input):at(first) },
                      { words.done, "out", K.plan.memory:at(place, input.to.name):at(first) } }
-    K:part(("%s_%d%s"):format(words.verb, count, of_type(K, input)), ("%d numbers%s."):format(count, words.text), params, function(p)
+    local name = ("%s_%d%s"):format(words.verb, count, of_type(K, input))
+    K:part(name, ("%d numbers%s."):format(count, words.text), params, function(p)
       K:covered(count, function(v, at, suffix)
         local number = t:read("load", v.w, "number" .. suffix, p.x:at(at), v.used)
         t:write(v.w, p[words.done]:at(at), change and change(K, v.w, suffix, number, input.to) or number, v.used)
@@ -130,8 +131,9 @@ M.narrow = of_inputs {
     local t, isa, input, to = K.t, K.plan.isa, part.input, part.input.to
     local scheme, interleave = to.scheme, ways.interleave(to.scheme)
     local x, pairs = ends_of(K, place, part, i)
-    K:part(layouts.label("narrow", to, part.size, input.cols) .. of_type(K, input), ("%d rows of %d numbers in pairs."):format(
-      part.size, input.cols), { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
+    local name = layouts.label("narrow", to, part.size, input.cols) .. of_type(K, input)
+    local text = ("%d rows of %d numbers in pairs."):format(part.size, input.cols)
+    K:part(name, text, { { "x", "in", x }, { "pairs", "out", pairs } }, function(p)
       local function row(r, first)
         local function store(word, numbers)
           t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + layouts.word_at(to, word)), numbers)
