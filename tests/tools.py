@@ -390,6 +390,7 @@ COVER = [
     "h=2 d_model=40 dk=10 seq=37 seq_kv=9 attention=cross k_block=16 q_len=true batch=2 residual=true",
     "h=2 d_model=20 dk=16 seq=37 causal=true dtype=bf16 io_dtype=bf16 residual=true",
     "h=4 h_kv=2 d_model=37 dk=6 dv=9 seq=21 q_len=true batch=2 norm=post residual=true",
+    "h=2 d_model=20 dk=6 seq=7 attention=cross seq_kv=7 dtype=int8 norm=pre io_dtype=f16",  # rows of two types
     "h=2 d_model=20 dk=6 seq=19 attention=cross seq_kv=23 norm=pre norm_kind=rms io_dtype=bf16 batch=2",
     "h=2 d_model=33 dk=6 seq=5 seq_kv=19 cache=append rope=half norm=pre layer_eps=0.5 dtype=int8",
     "h=2 d_model=3 dk=2 seq=3 q_len=true norm=post norm_kind=rms unroll=full",

@@ -135,13 +135,14 @@ local function block(K, q, rows, numbers)
   write_sums(K, q, rows, numbers)
 end
 
--- x[rows][cols] -> words[rows], as the tensor `to` lies, and scales[rows], or with groups scales[groups][all].
+-- x[rows][cols] -> words[rows], as the tensor `to` lies, and scales[rows], or with groups scales[groups][all]. of_type:
+-- a suffix of names, where other rows have another type.
 function M.rows(K, x)
   local lanes, scheme = K.plan.isa.lanes, x.to.scheme
   -- Scales of groups are as far apart as the tensor has rows, so names tell that number.
   local function label(what, rows)
     if scheme.row_group and x.all ~= rows then what = ("%s_of_%d"):format(what, x.all) end
-    return layouts.label(what, x.to, rows, x.cols)
+    return layouts.label(what, x.to, rows, x.cols) .. (x.of_type or "")
   end
   local function blocks(p, first, rows)
     local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.to.row) },

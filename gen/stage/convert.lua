@@ -173,6 +173,7 @@ M.quantize = of_inputs {
     local input = part.input
     local x, words, first = ends_of(K, place, part, i)
     quantize.rows(K, { rows = part.size, cols = input.cols, x = x, words = words, to = input.to,
+                       of_type = of_type(K, input),
                        scales = K.plan.memory:at(place, input.to.scales):at(first), all = input.rows })
   end }
 

@@ -16,8 +16,10 @@
 #endif
 
 enum { WIDTH = FFN ? WITH_Y_WIDTH : WITH_D_MODEL, NUMBERS = WITH_BATCH * WITH_SEQ * WIDTH, BETWEEN = WIDTH * FFN,
-       INPUTS = WITH_BATCH * WITH_SEQ * WITH_D_MODEL, KEYS = WITH_D_MODEL * WITH_HEADS * WITH_DK,
-       VALUES = WITH_D_MODEL * WITH_HEADS * WITH_DV, OTHER = WITH_BATCH * WITH_SEQ_KV };
+       ACROSS = WITH_HEADS * WITH_DK, /* of rows that are not projected */
+       INPUTS = WITH_BATCH * WITH_SEQ * (WITH_D_MODEL > ACROSS ? WITH_D_MODEL : ACROSS),
+       KEYS = WITH_D_MODEL * WITH_HEADS * WITH_DK, VALUES = WITH_D_MODEL * WITH_HEADS * WITH_DV,
+       OTHER = WITH_BATCH * WITH_SEQ_KV };
 
 static void *buffer(size_t bytes) { return aligned_alloc(MHAGEN_ALIGN, (bytes + 63) / 64 * 64); }
 
