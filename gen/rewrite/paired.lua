@@ -136,7 +136,7 @@ function M.choose(plan, list)
       choices.add(plan.why, "deinterleaved")
     end
   end
-  if chosen.products.group > 1 then
+  if chosen.products.group > 1 and not chosen.products.integers then
     known = setmetatable({ weights = { scheme = chosen.products } }, { __index = plan })
   end
   choose("attention", "attention", against_attention, against_tiles)

@@ -191,12 +191,14 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     assert bytes_of == sizes["int4"]
 
 
-@pytest.mark.parametrize("isa", filter(runs, ["scalar", "avx2", "avx_vnni", "avx512_bf16", "neon_i8mm"]))
+@pytest.mark.parametrize("isa", filter(runs, ["scalar", "avx2", "avx_vnni", "avx512_bf16", "amx", "neon_i8mm"]))
 @pytest.mark.parametrize("shape", [
     "h=2 d_model=300 dk=30 dv=21 y_width=133 seq=20",
+    "h=2 d_model=40 dk=6 seq=9 group=16 attend_dtype=bf16",
     "h=4 h_kv=2 d_model=76 dk=16 seq=1 seq_kv=40 cache=append group=24 value_weight_dtype=int8"])
 def test_int4_weights_and_int8_rows(shape, isa):
-    """Of groups that end within a word of weights, or within a vector of words of a row."""
+    """Of groups that end within a word of weights, or within a vector of words of a row; and attention in pairs, whose
+    values are several groups' sums."""
     check(*shape.split(), "dtype=int8", "weight_dtype=int4", f"isa={isa}")
 
 
