@@ -109,7 +109,7 @@ static void norm_row(const formula *f, size_t n, values row) {
   f->kind->norm(f, REF_PRODUCTS, &by, row);
 }
 
-/* Whether rows of Q, K or V are made of those that the norm in front of the layer makes. */
+/* Whether Q, K or V is made of normed rows. */
 static int is_normed(const formula *f, int i) {
   return f->shape->options & MHAGEN_PRE_NORM && i != REF_Y && (i == REF_Q || !(f->shape->options & MHAGEN_CROSS));
 }

@@ -205,6 +205,12 @@ static double off_quantized(double first, double last, double low, double high, 
   return fmax(top - value, value - bottom) * (1 + 4 * FLOAT_UNIT) + 4 * FLOAT_UNIT * fabs(value);
 }
 
+static int is_exact(values a, size_t count) {
+  int exact = 1;
+  for (size_t i = 0; i < count; i++) exact &= a.off[i] == 0;
+  return exact;
+}
+
 /* The same of a row that may be off, as may its largest number then. */
 static void quantize_inexact(values a, size_t count) {
   double most = LEAST_LARGEST, low = most, high = most;
@@ -261,8 +267,7 @@ static double coarse_sum(const double *a, size_t steps, matrix w, size_t o) {
 /* y[columns] += a row a of the matrix w; coarse: sums are of half precision, in memory for as many. What is not finite
  * then is made again in float32. */
 static void multiply(values a, size_t steps, matrix w, values y, size_t columns, double *coarse) {
-  int exact = 1;
-  for (size_t i = 0; i < steps; i++) exact &= a.off[i] == 0;
+  const int exact = is_exact(a, steps);
   for (size_t o = 0; o < columns && coarse; o++) coarse[o] = coarse_sum(a.x, steps, w, o) + y.x[o];
   for (size_t i = 0; i < steps; i++) {
     const double *of = w.at + i * w.row, x = a.x[i], off = a.off[i];
@@ -487,13 +492,15 @@ static void fold(formula *f) {
 
 /* ---- a kind of numbers with errors ---- */
 
-/* A row of an input, or of contexts, that is multiplied. */
+/* A row that is multiplied: of an input, of what a norm made of it, or of contexts. */
 static void round_inexact(const formula *f, int i, values x) {
   const rounding *r = f->own;
   const size_t count = f->of[i].inner;
   for (size_t c = 0; r->quantized && c < count; c += at_most(r->quantized, count - c)) {
-    if (i == REF_Y) quantize_inexact(ref_from(x, c), at_most(r->quantized, count - c));
-    else quantize(ref_from(x, c), at_most(r->quantized, count - c));
+    const values part = ref_from(x, c);
+    const size_t numbers = at_most(r->quantized, count - c);
+    if (is_exact(x, count)) quantize(part, numbers);
+    else quantize_inexact(part, numbers);
   }
   if (!r->quantized) round_all(r->own, 1, x, count);
 }
