@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests/models")]
 
 import architectures
+import families
 import tools
 
 HEAD = """# What is supported
@@ -125,9 +126,9 @@ def isas():
     return lines
 
 
-def types_of(path):
-    """The kinds of models of a list of families."""
-    lists = re.findall(r"\btypes = \{([^}]*)\}", (ROOT / path).read_text())
+def types_of(pattern):
+    """The kinds of models of files of families."""
+    lists = [found for path in ROOT.glob(pattern) for found in re.findall(r"\btypes = \{([^}]*)\}", path.read_text())]
     return {kind for names in lists for kind in re.findall(r'"([^"]+)"', names)}
 
 
@@ -145,8 +146,9 @@ def onnx_operators():
 
 
 def models():
-    kinds = {row.kind for row in architectures.ROWS + architectures.MORE} | set(architectures.PARTS)
-    known, gguf = types_of("gen/model/families.lua"), types_of("gen/model/gguf_families.lua")
+    rows = architectures.ROWS + architectures.MORE + families.FAMILIES
+    kinds = {row.kind for row in rows} | set(architectures.PARTS)
+    known, gguf = types_of("gen/model/families*.lua"), types_of("gen/model/gguf_families.lua")
     if known - kinds:
         sys.exit(f"support: no test has these models: {', '.join(sorted(known - kinds))}")
     written = gguf & gguf_of_tests()

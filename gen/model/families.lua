@@ -11,6 +11,7 @@
 --     in_out   matrices lie as y = x W has them
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
 --              count = of (config) to how many numbers the tensor has }
+--     has      of (fields, number of the layer): whether it is one of these
 --     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
 --     frequencies   tensors that angles may be divided by: that for all texts, or those for short and for long ones
 --   parts    of a model with several, for each:
@@ -24,24 +25,23 @@
 --   own        the pattern of the tensors of attention under these names, if not all are
 --   shared     the pattern of tensors of attention that all layers share
 --
--- gen/model/family_biases.lua has which maps have biases. The rows of GGUF files are in gen/model/gguf_families.lua.
+-- More rows are in gen/model/families_*.lua. gen/model/family_biases.lua has which maps have biases. The rows
+-- of GGUF files are in gen/model/gguf_families.lua.
 -- docs/models.md has the table of the keys; tests/models/test_import.py compares each type with transformers.
 
 local biases = require "model.family_biases"
 local family_rows = require "model.family_rows"
 local k = require "model.family_keys"
+local shapes = require "model.family_shapes"
 
 local M = {}
 
 local stack = family_rows.stack
 local always, joined, rope, window = k.always, k.joined, k.rope, k.window
 local PADDED, CROSS, CAUSAL, CAUSAL_ALWAYS = k.PADDED, k.CROSS, k.CAUSAL, k.CAUSAL_ALWAYS
-
-local BERT = { "self.query", "self.key", "self.value", "output.dense" }
-local VIT = { "attention.query", "attention.key", "attention.value", "output.dense" }
-local OUT_PROJ = { "q_proj", "k_proj", "v_proj", "out_proj" }
-local O_PROJ = { "q_proj", "k_proj", "v_proj", "o_proj" }
-local GAINS = { q_norm = "q_norm.weight", k_norm = "k_norm.weight" }
+local BERT, VIT, OUT_PROJ, O_PROJ, GAINS = shapes.BERT, shapes.VIT, shapes.OUT_PROJ, shapes.O_PROJ, shapes.GAINS
+local BUFFERS, GPT, MULTIMODAL = shapes.BUFFERS, shapes.GPT, shapes.MULTIMODAL
+local decoder, seq2seq, sizes, tower = shapes.decoder, shapes.seq2seq, shapes.sizes, shapes.tower
 
 -- Those of which a file has the gains less 1.
 local function plus_one(list)
@@ -50,28 +50,6 @@ local function plus_one(list)
   return gains
 end
 local GAINS_LESS_1 = { q_norm = { GAINS.q_norm, plus_one }, k_norm = { GAINS.k_norm, plus_one } }
-
-local function decoder(maps, keys, more) return { stack("layers.%d.self_attn", maps, joined(CAUSAL, keys), more) } end
-
-local function bert(c) return { kv_len = true, causal = c:flag("is_decoder", false) or nil } end
-
--- Those of an encoder and a decoder. padded: keys that the encoder has for texts.
-local function seq2seq(padded)
-  local function of(side, kind, keys)
-    return stack(("%s.layers.%%d.%s"):format(side, kind), OUT_PROJ, keys, {
-      layers = side .. "_layers", h = side .. "_attention_heads", d_model = "d_model" })
-  end
-  return { of("encoder", "self_attn", padded), of("decoder", "self_attn", CAUSAL_ALWAYS),
-           of("decoder", "encoder_attn", joined(CROSS, padded)) }
-end
-
-local T5 = joined(always { scale = 1 }, k.BIAS)
-
-local function t5_stack(at, layers, keys)
-  return stack(at, { "q", "k", "v", "o" }, keys, { layers = layers, h = "num_heads", d_model = "d_model", dk = "d_kv" })
-end
-
-local function tower(keys) return { stack("encoder.layers.%d.self_attn", OUT_PROJ, keys) } end
 
 -- Groups of layers that a model runs several times each.
 local function albert(c)
@@ -123,32 +101,12 @@ end, count = function(cfg) return cfg.h end } }
 
 local function swinv2(c) return swin_stacks(c, k.swinv2, SCALES) end
 
-local GPT = { layers = "n_layer", h = "n_head", d_model = "n_embd" }
-
--- What the config of a part may lack; others always have their sizes.
-local function sizes(d_model, h, layers, more)
-  local defaults = { hidden_size = d_model, num_attention_heads = h, num_hidden_layers = layers }
-  for name, value in pairs(more or {}) do defaults[name] = value end
-  return defaults
-end
-
--- Fields that several types know to be harmless: of both halves of a model, of masks in training; and their buffers.
-local HALVES = "scale_embedding encoder_attention_heads decoder_attention_heads"
-local SPEC = "mask_time_prob mask_time_length mask_time_min_masks mask_feature_prob mask_feature_length " ..
-  "mask_feature_min_masks mask_channel_length mask_channel_prob mask_channel_selection mask_channel_other " ..
-  "mask_channel_min_space mask_time_selection mask_time_other mask_time_min_space no_mask_channel_overlap " ..
-  "no_mask_time_overlap"
 -- Of positions in two dimensions, which are plain ones in texts.
 local MROPE = "mrope_section mrope_interleaved "
 
--- What stands before the layers of a text, as versions of transformers write models of texts and images.
-local MULTIMODAL = { "language_model.model.", "language_model." }
-
-local BUFFERS = { "^bias$", "^masked_bias$", "rotary_emb%.inv_freq$" }
-
 M.rows = {
   { types = { "bert", "roberta", "xlm-roberta", "camembert", "electra" },
-    stacks = { stack("encoder.layer.%d.attention", BERT, bert) }, beside = { "^output%.LayerNorm%." },
+    stacks = { stack("encoder.layer.%d.attention", BERT, shapes.bert) }, beside = { "^output%.LayerNorm%." },
     harmless = "directionality pooler_num_attention_heads pooler_size_per_head" },
   { types = { "distilbert" }, stacks = { stack("transformer.layer.%d.attention",
     { "q_lin", "k_lin", "v_lin", "out_lin" }, PADDED, { layers = "n_layers", h = "n_heads", d_model = "dim" }) },
@@ -183,24 +141,20 @@ M.rows = {
   { types = { "siglip" }, parts = {
     { within = { "text_config" }, of = "siglip_text_model", before = "text_model." },
     { within = { "vision_config" }, of = "siglip_vision_model", before = "vision_model." } } },
-  { types = { "whisper" }, stacks = seq2seq(always {}), harmless = HALVES .. " " .. SPEC },
+  { types = { "whisper" }, stacks = seq2seq(always {}), harmless = shapes.HALVES .. " " .. shapes.SPEC },
   { types = { "wav2vec2", "hubert" }, stacks = { stack("encoder.layers.%d.attention", OUT_PROJ, always {}) },
-    harmless = SPEC .. " adapter_attn_dim num_conv_pos_embeddings num_conv_pos_embedding_groups " ..
+    harmless = shapes.SPEC .. " adapter_attn_dim num_conv_pos_embeddings num_conv_pos_embedding_groups " ..
       "do_stable_layer_norm feat_extract_norm feat_proj_layer_norm conv_pos_batch_norm" },
   { types = { "bart", "marian", "mbart", "m2m_100", "pegasus" }, stacks = seq2seq(PADDED),
-    harmless = HALVES .. " normalize_before normalize_embedding add_final_layer_norm static_position_embeddings " ..
-      "normalize_decoder_before extra_pos_embeddings" },
+    harmless = shapes.HALVES .. " normalize_before normalize_embedding add_final_layer_norm " ..
+      "static_position_embeddings normalize_decoder_before extra_pos_embeddings" },
   { types = { "moonshine" }, stacks = {
     moonshine("encoder", "self_attn", MOONSHINE),
     moonshine("decoder", "self_attn", joined(CAUSAL_ALWAYS, MOONSHINE)),
     moonshine("decoder", "encoder_attn", CROSS) },
     harmless = "pad_head_dim_to_multiple_of encoder_num_attention_heads decoder_num_attention_heads " ..
       "encoder_num_key_value_heads decoder_num_key_value_heads" },
-  { types = { "t5" }, stacks = {
-    t5_stack("encoder.block.%d.layer.0.SelfAttention", "num_layers", joined(T5, PADDED)),
-    t5_stack("decoder.block.%d.layer.0.SelfAttention", "num_decoder_layers", joined(T5, CAUSAL_ALWAYS)),
-    t5_stack("decoder.block.%d.layer.1.EncDecAttention", "num_decoder_layers",
-             joined(CROSS, PADDED, always { scale = 1 })) }, beside = { "^relative_attention_bias%.weight$" },
+  { types = { "t5" }, stacks = shapes.t5(), beside = { "^relative_attention_bias%.weight$" },
     harmless = "relative_attention_num_buckets relative_attention_max_distance scale_decoder_outputs" },
   { types = { "perceiver" }, stacks = {
     stack("encoder.cross_attention.attention", BERT, k.perceiver_inputs, {
@@ -321,6 +275,10 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
+for _, name in ipairs { "decoders" } do
+  local more = require("model.families_" .. name)
+  table.move(more, 1, #more, #M.rows + 1, M.rows)
+end
 for _, row in ipairs(M.rows) do row.biases = biases[row.types[1]] end
 
 return M

@@ -1,4 +1,4 @@
--- Which of the linear maps of q, k, v and o have a bias, by the first type of a row of gen/model/families.lua: true,
+-- Which of the linear maps of q, k, v and o have a bias, by the first type of a row of gen/model/families*.lua: true,
 -- false, or { the flag that says so, its default }. All maps of other types have one; GGUF files have what they have.
 -- transformers leaves a bias out that a file has beside these.
 
@@ -13,14 +13,25 @@ local M = {
   qwen2 = of(true, false), qwen2_vl_text = of(true, false), qwen2_moe = of({ "qkv_bias", true }, false),
   vit = of({ "qkv_bias", true }, true), swin = of({ "qkv_bias", true }, true),
   swinv2 = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
+  glm = of({ "attention_bias", true }, false), stablelm = of({ "use_qkv_bias", false }, false),
+  seed_oss = of({ "attention_bias", true }, { "attention_out_bias", false }), gpt_neo = of(false, true),
+  ernie4_5 = of { "use_bias", false }, ernie4_5_moe = of { "use_bias", false },
+  jais2 = of { "attention_bias", true },
   whisper = { q = true, k = false, v = true, o = true },
 }
 
 for name in ("modernbert moonshine llama llama4_text smollm3 granite gemma gemma2 gemma3_text gemma3n_text " ..
-             "gemma4_text qwen3 qwen3_moe qwen3_vl_text cohere olmo2 olmo3"):gmatch "%S+" do
+             "gemma4_text qwen3 qwen3_moe qwen3_vl_text cohere olmo2 olmo3 cohere2 vaultgemma arcee mellum dots1 " ..
+             "hyperclovax granitemoeshared nemotron olmo olmoe flex_olmo hy_v3 apertus phimoe granitemoehybrid " ..
+             "bamba falcon_h1"):gmatch "%S+" do
   M[name] = of { "attention_bias", false }
 end
 
-for name in ("nomic_bert t5 gptj mpt mistral mixtral ministral3 phi3"):gmatch "%S+" do M[name] = of(false) end
+for name in ("glm4_moe helium solar_open"):gmatch "%S+" do M[name] = of({ "attention_bias", false }, false) end
+
+for name in ("nomic_bert t5 gptj mpt mistral mixtral ministral3 phi3 exaone4 kolibri1 ministral cwm minimax_m2 lfm2 " ..
+             "lfm2_moe jamba"):gmatch "%S+" do
+  M[name] = of(false)
+end
 
 return M

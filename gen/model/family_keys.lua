@@ -62,6 +62,7 @@ local function turned(c, sizes, r)
   keys.scaling = scaling and function(theta, pairs) return angles.of(scaling, c, theta, pairs) end or nil
   return keys
 end
+M.turned = turned
 
 -- more: what else turned takes.
 function M.rope(kind, more)
@@ -80,6 +81,7 @@ local function kind_of(c, i, whole)
   end
   return kind
 end
+M.kind_of = kind_of
 
 -- The window of a layer that has one.
 local function slid(c)
@@ -110,7 +112,6 @@ function M.mistral(c, i)
   if c.within ~= "" then return slid(c) end
   return M.window(function() return true end)(c, i)
 end
-
 
 -- Windows in all layers but each so many-th.
 function M.whole_each(n)

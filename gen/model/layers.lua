@@ -329,24 +329,42 @@ end
 
 -- The names that a stack's layers may have, of which a file has one; and the tensor by which that is found.
 local function names_of(stack) return type(stack.at) == "table" and stack.at or { stack.at } end
-local function first_of(stack, at) return ("%s.%s.weight"):format((at:gsub("%%d", "0")), stack.maps[1]) end
+
+-- How many layers a stack has, and whether one of these numbers is there.
+local function count_of(c, stack)
+  local count = stack.layers and c:int(stack.layers) or 1
+  if count > MOST then c:fail(stack.layers, "%d layers", count) end
+  return count
+end
+local function has(c, stack, i) return not stack.has or stack.has(c, i) end
+
+-- The number of the first layer, or 0.
+local function first_of(c, stack)
+  if not stack.has then return 0 end
+  for i = 0, count_of(c, stack) - 1 do
+    if has(c, stack, i) then return i end
+  end
+  return 0
+end
+local function tensor_of(stack, at, i) return ("%s.%s.weight"):format((at:gsub("%%d", tostring(i))), stack.maps[1]) end
 
 local function add_stack(model, stack, prefixes, all)
   local c, at, prefix = stack.fields or model.fields, nil, nil
   for _, name in ipairs(names_of(stack)) do
-    if not prefix then at, prefix = name, prefixes[first_of(stack, name)] end
+    if not prefix then at, prefix = name, prefixes[tensor_of(stack, name, first_of(c, stack))] end
   end
   if not prefix then return end
-  local count = stack.layers and c:int(stack.layers) or 1
-  if count > MOST then c:fail(stack.layers, "%d layers", count) end
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
-  for i = 0, count - 1 do
+  local function add(i)
     local name = at:gsub("%%d", tostring(i))
     local keys, divide, factor, limit = keys_of(c, stack, i)
     all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
                       divide = divide, rope_factor = factor, frequencies = frequencies, features = weights_of,
                       fields = c, without = {},
                       check = function(places) check_limit(c, limit, places) end }
+  end
+  for i = 0, count_of(c, stack) - 1 do
+    if has(c, stack, i) then add(i) end
   end
 end
 
@@ -364,7 +382,9 @@ function M.of(model)
   model.row = family_rows.whole(model.rows, M.row_of(model), model.fields)
   local all, firsts, stacks = {}, {}, model.row.stacks
   for _, stack in ipairs(stacks) do
-    for _, at in ipairs(names_of(stack)) do firsts[#firsts + 1] = first_of(stack, at) end
+    for _, at in ipairs(names_of(stack)) do
+      firsts[#firsts + 1] = tensor_of(stack, at, first_of(stack.fields or model.fields, stack))
+    end
   end
   local prefixes, left = prefixes_of(model, firsts), {}
   for _, stack in ipairs(stacks) do

@@ -114,7 +114,7 @@ def test_readme_is_short():
 def test_page_of_what_is_supported():
     """docs/support.md is made of the tests' tables, and README counts as it does."""
     assert PAGES["docs/support.md"] == support.page(), "scripts/support.py writes it"
-    kinds, gguf = (len(support.types_of(f"gen/model/{name}.lua")) for name in ("families", "gguf_families"))
+    kinds, gguf = (len(support.types_of(f"gen/model/{name}.lua")) for name in ("families*", "gguf_families"))
     assert f"| {kinds} model types of transformers, {gguf} architectures of GGUF," in README
 
 

@@ -14,7 +14,8 @@ import zlib
 import pytest
 
 import architectures
-from architectures import HUB, MORE, ROWS, like
+from architectures import HUB, ROWS, like
+from families import FAMILIES
 from reference_lib import Args, Kernel, aligned, drawn_isa, runtime
 from tools import MHAGEN, ROOT, in_turn, installed, native, run, seed_of
 
@@ -27,6 +28,8 @@ from safetensors.torch import save_file
 
 from test_import_files import gguf_file, gguf_key, gguf_tensor, gguf_text, safetensors_file
 from test_models import SEEN, Observed, floats, pointers, transformers  # noqa: F401
+
+MORE = architectures.MORE + FAMILIES
 
 
 # ---- what is written ----

@@ -75,7 +75,8 @@ def inputs(model, row, rows, written):
 
 
 CACHES = ["cache", "past_key_values"]  # what transformers calls it from 5.24 on, and before
-WITHOUT_CACHE = {"clip", "clip_text_model", "perceiver"}
+WITHOUT_CACHE = {"clip", "clip_text_model", "perceiver",
+                 "bamba"}  # in whose runs places begin at 0
 
 
 def cache_of(row):
