@@ -147,7 +147,7 @@ def onnx_operators():
 
 def models():
     rows = architectures.ROWS + architectures.MORE + families.FAMILIES
-    kinds = {row.kind for row in rows} | set(architectures.PARTS)
+    kinds = {row.kind for row in rows} | {*architectures.PARTS, *families.PARTS}
     known, gguf = types_of("gen/model/families*.lua"), types_of("gen/model/gguf_families.lua")
     if known - kinds:
         sys.exit(f"support: no test has these models: {', '.join(sorted(known - kinds))}")

@@ -18,6 +18,7 @@
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list
 --     flat         true: older configs have its fields beside the others
+--   inner    true: models have it as a part only
 --   defaults what fields have that are missing
 --   older    the names that fields had before
 --   harmless   unread fields with names about attention that do not change it: "name", or "name=value" for one value
@@ -75,7 +76,9 @@ end
 -- window, those of every other block are shifted, and its mask is of the windows in a batch.
 local function swin_stacks(c, keys, more)
   local depths, heads = c:counts "depths", c:counts "num_heads"
-  local rows = c:int("image_size", 224) // c:int("patch_size", 4)
+  local size = c:is_list "image_size" and math.min(table.unpack(c:counts("image_size", 1 << 20)))
+    or c:int("image_size", 224)
+  local rows = size // c:int("patch_size", 4)
   local windows, stacks = c:int("window_size", 7), {}
   if #depths ~= #heads then c:fail("num_heads", "has %d numbers, and depths %d", #heads, #depths) end
   for i, depth in ipairs(depths) do
@@ -130,7 +133,7 @@ M.rows = {
   { types = { "swinv2" }, stacks = swinv2, harmless = "path_norm pretrained_window_sizes",
     beside = { "^self%.continuous_position_bias_mlp%.", "^self%.relative_coords_table$",
                "^self%.relative_position_index$" } },
-  { types = { "swin" }, stacks = swin, harmless = "path_norm",
+  { types = { "swin", "donut-swin" }, stacks = swin, harmless = "path_norm",
     beside = { "^self%.relative_position_bias_table$", "^self%.relative_position_index$" } },
   { types = { "clip_text_model" }, stacks = tower(CAUSAL_ALWAYS), defaults = sizes(512, 8, 12) },
   { types = { "clip_vision_model", "siglip_vision_model", "siglip_text_model" }, stacks = tower(always {}),
@@ -275,7 +278,7 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
-for _, name in ipairs { "decoders" } do
+for _, name in ipairs { "decoders", "encoders" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

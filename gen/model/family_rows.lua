@@ -23,11 +23,11 @@ function M.stack(at, maps, keys, more)
   return made
 end
 
--- The row of a type; nil and the types that are known. whole: only rows without parts.
+-- The row of a type; nil and the types that are known. whole: only rows without parts; else none of parts alone.
 function M.find(rows, kind, whole)
   local known = {}
   for _, row in ipairs(rows) do
-    for _, name in ipairs(whole and row.parts and {} or row.types) do
+    for _, name in ipairs((whole and row.parts or not whole and row.inner) and {} or row.types) do
       if name == kind then return row end
       known[#known + 1] = name
     end

@@ -22,7 +22,7 @@ local SPEAKS = {
 -- Names of what changes no attention, or not in a way that tensors do not tell; and values that do not.
 local HARMLESS = {
   "drop", "^output_", "attn_impl", "flash_att", "eps$", "epsilon$", "^attention_bias$", "^qkv_bias$",
-  "^max_.*position", "^n_positions$",
+  "^max_.*position", "^n_positions$", "_token_id$",
 }
 local HARMLESS_VALUES = "position_embedding_type=absolute partial_rotary_factor=1"
 

@@ -4,6 +4,7 @@
 which says how to read it. tests/models/test_models.py
 compares each row with transformers.
 """
+import copy
 import re
 import typing
 
@@ -295,7 +296,8 @@ HUB = {
 MAPS_OF_5 = dict(matrices=Q_K_V_O)
 SWIN_OF_5 = "relative_position_bias()[0]"
 NOMIC = dict(at="layers.0.self_attn", **MAPS_OF_5)
-OF_5 = {"Nomic BERT": NOMIC, "Jina embeddings v3": NOMIC, "DINOv2": MAPS_OF_5, "DINOv2, registers": MAPS_OF_5,
+OF_5 = {"YOLOS": {}, "Nomic BERT": NOMIC, "GTE": NOMIC, "Jina embeddings v3": NOMIC,
+        "DINOv2": MAPS_OF_5, "DINOv2, registers": MAPS_OF_5,
         "ViT": dict(at="layers.0.attention", **MAPS_OF_5), "DeiT": dict(at="layers.0.attention", **MAPS_OF_5),
         "Swin": dict(args=dict(mask=SWIN_OF_5), **MAPS_OF_5),
         "Swin, shifted windows": dict(args=dict(mask=SWIN_OF_5 + SHIFTED), **MAPS_OF_5)}
@@ -303,7 +305,8 @@ OF_5 = {"Nomic BERT": NOMIC, "Jina embeddings v3": NOMIC, "DINOv2": MAPS_OF_5, "
 
 def in_module(transformers, row):
     """A row with the names that modules of the version have."""
-    return row._replace(**OF_5.get(row.name, {})) if int(transformers.__version__.split(".")[0]) >= 5 else row
+    of_5 = OF_5.get(row.name, OF_5["ViT"] if row.matrices == VIT else {})
+    return row._replace(**of_5) if int(transformers.__version__.split(".")[0]) >= 5 else row
 
 
 class Fields(dict):
@@ -321,8 +324,8 @@ class Fields(dict):
 
 
 def config_of(transformers, row):
-    tiny = {} if "text_config" in row.config else TINY
-    return transformers.AutoConfig.for_model(row.kind, **{**tiny, **row.config})
+    tiny = {} if {"text_config", "encoder"} & set(row.config) else TINY
+    return transformers.AutoConfig.for_model(row.kind, **copy.deepcopy({**tiny, **row.config}))
 
 
 # What transformers 4 calls rope_theta of a type and kind of layers.

@@ -1,7 +1,8 @@
 """More rows as architectures.py has them: types of transformers whose attention is that of another type, or nearly.
 
 tests/models/test_import.py compares each with transformers, as it does those of architectures.py."""
-from architectures import GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY_GQA, TINY_MOE, WINDOW, Row, like
+from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_BART, TINY_GQA, TINY_IMAGE, TINY_MOE,
+                           TINY_SWIN, TINY_T5, TINY_TOWER, WINDOW, Row, like)
 
 KINDS = dict(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])
 SECOND = "layers.1.self_attn"
@@ -89,4 +90,131 @@ DECODERS = [
         {**TINY_GPT, "multi_query": False}),
 ]
 
-FAMILIES = DECODERS
+
+def seq2seq(name, kind, cross="encoder_attn", **config):
+    """Those of BART."""
+    return [like(f"BART, {part}", name=f"{name}, {part}", kind=kind, config={**like(f"BART, {part}").config, **config},
+                 **({"at": f"decoder.layers.0.{cross}"} if part.endswith("to encoder") else {}))
+            for part in ("encoder", "decoder", "decoder to encoder")]
+
+
+def of_two(name, kind, text="causal=true"):
+    """Types with a text and an image, each with layers of CLIP's names."""
+    config = dict(text_config=dict(TINY), vision_config={**TINY_TOWER, "hidden_size": 64}, projection_dim=16)
+    return [like("CLIP, vision", name=f"{name}, {part}", kind=kind, keys=keys, config=config,
+                 at=f"{part}_model.encoder.layers.0.self_attn") for part, keys in (("text", text), ("vision", ""))]
+
+
+TINY_BERTS = dict(input_embedding_size=8, output_embedding_size=8, pronunciation_embed_dim=8, shape_embed_dim=8,
+                  visual_embedding_dim=8, xpath_unit_hidden_size=4)
+TINY_BLIP = dict(text_config={**TINY, "encoder_hidden_size": 32}, vision_config=TINY_TOWER, projection_dim=16,
+                 image_text_hidden_size=16)
+TINY_PATCHES = dict(TINY_IMAGE, num_frames=2, tubelet_size=[1, 4, 4], num_detection_tokens=3)
+TINY_SWITCH = dict(TINY_T5, num_experts=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, num_layers=1,
+                   num_decoder_layers=1)
+TINY_DONUT = dict(encoder=dict(model_type="donut-swin", **{**TINY_SWIN, "image_size": [12, 12]}),
+                  decoder=dict(model_type="mbart", **TINY, **TINY_BART, add_cross_attention=True, is_decoder=True))
+TINY_TROCR = dict(encoder=dict(model_type="deit", **TINY_TOWER), decoder=dict(
+    model_type="trocr", d_model=64, decoder_layers=1, decoder_attention_heads=4, decoder_ffn_dim=32, vocab_size=50,
+    cross_attention_hidden_size=32, max_position_embeddings=64, is_decoder=True, add_cross_attention=True))
+DECODER = "decoder.model.decoder.layers.0"
+
+ENCODERS = [
+    *[like("BERT", name=f"BERT, as {kind}", kind=kind, config=TINY_BERTS) for kind in (
+        "ernie bert-generation data2vec-text roc_bert roberta-prelayernorm xlm-roberta-xl megatron-bert rembert "
+        "layoutlm splinter markuplm visual_bert tapas").split()],
+    like("BERT", name="RemBERT, decoder", kind="rembert", keys="causal=true kv_len=true",
+         config=dict(TINY_BERTS, is_decoder=True)),
+    like("BERT", name="BigBird", kind="big_bird", config=dict(use_bias=False)),
+    like("BERT", name="BigBird, all", kind="big_bird", config=dict(attention_type="original_full", block_size=1,
+                                                                     num_random_blocks=1)),
+    like("BERT", name="ESM", kind="esm"),
+    like("BERT", name="ESM, rope", kind="esm", keys="rope=half kv_len=true", config=dict(
+        position_embedding_type="rotary")),
+    like("Nomic BERT", name="GTE", kind="gte", at="encoder.layer.0.attention", matrices="qkv_proj o_proj"),
+    llama("EuroBERT", "eurobert", attention_bias=True)._replace(keys=ROPE.replace("causal", "kv_len"), since=5),
+    *[like("ViT", name=f"ViT, as {kind}", kind=kind, config=TINY_PATCHES) for kind in (
+        "vit_mae vit_msn ijepa vivit").split()],
+    like("ViT", name="YOLOS", kind="yolos", config={**TINY_PATCHES, "image_size": [12, 12]}),
+    like("ViT", name="AST", kind="audio-spectrogram-transformer", config=dict(
+        max_length=8, num_mel_bins=8, patch_size=4, frequency_stride=4, time_stride=4)),
+    *[like("wav2vec 2", name=f"wav2vec 2, as {kind}", kind=kind) for kind in (
+        "data2vec-audio unispeech unispeech-sat sew").split()],
+    *seq2seq("Blenderbot", "blenderbot"), *seq2seq("Blenderbot, small", "blenderbot-small"),
+    *seq2seq("PLBART", "plbart"), *seq2seq("NLLB, experts", "nllb-moe", "cross_attention", num_experts=2),
+    *seq2seq("Speech to text", "speech_to_text", input_feat_per_channel=8, conv_channels=16),
+    like("OPT", name="BioGPT", kind="biogpt", at=LAYER, config={}),
+    like("OPT", name="XGLM", kind="xglm", at=LAYER, config=dict(d_model=64, ffn_dim=32, num_layers=1,
+                                                                 attention_heads=4)),
+    *[like(f"T5, {part}", name=f"{name}, {part}", kind=kind, config=config)
+      for name, kind, config in [("mT5", "mt5", TINY_T5), ("UMT5", "umt5", TINY_T5),
+                                 ("Pop2Piano", "pop2piano", TINY_T5),
+                                 ("Switch", "switch_transformers", TINY_SWITCH)]
+      for part in ("encoder", "decoder", "decoder to encoder")],
+    like("GPT-2", name="ImageGPT", kind="imagegpt", keys="causal=true"),
+    like("GPT-2", name="GPT", kind="openai-gpt", keys="causal=true"),
+    Row("CTRL", "ctrl", "h.0.multi_head_attention", "Wq Wk Wv dense", "causal=true", dict(dff=32, **TINY_GPT)),
+    like("SigLIP, vision", name="SigLIP 2, vision", kind="siglip2_vision_model", keys="kv_len=true",
+         config=dict(patch_size=2, num_patches=16)),
+    *of_two("OWL-ViT", "owlvit"), *of_two("OWLv2", "owlv2"), *of_two("MetaCLIP 2", "metaclip_2"),
+    *of_two("CLIPSeg", "clipseg"), of_two("Chinese CLIP", "chinese_clip")[1],
+    like("BERT", name="Chinese CLIP, text", kind="chinese_clip", at="text_model.encoder.layer.0.attention",
+         config=of_two("Chinese CLIP", "chinese_clip")[0].config),
+    like("BERT", name="BLIP, text", kind="blip", at="text_model.encoder.layer.0.attention", config=TINY_BLIP),
+    like("BERT", name="BLIP, decoder", kind="blip", at="text_decoder.bert.encoder.layer.0.attention",
+         keys="causal=true kv_len=true", config=TINY_BLIP),
+    like("BERT", name="BLIP, decoder to encoder", kind="blip", at="text_decoder.bert.encoder.layer.0.crossattention",
+         keys="attention=cross", config=TINY_BLIP),
+    Row("BLIP, vision", "blip", "vision_model.encoder.layers.0.self_attn", "qkv projection",
+        "h={vision_config.num_attention_heads} d_model={vision_config.hidden_size}", TINY_BLIP),
+    like("Swin", name="Donut, encoder", kind="vision-encoder-decoder", at="encoder.encoder.layers.0.blocks.0.attention",
+         config=TINY_DONUT),
+    like("Swin, shifted windows", name="Donut, encoder, shifted", kind="vision-encoder-decoder",
+         at="encoder.encoder.layers.0.blocks.1.attention", config=TINY_DONUT),
+    *[Row(f"{name}, {part}", "vision-encoder-decoder", f"{DECODER}.{at}", Q_K_V_OUT, keys, config)
+      for name, config in [("Donut", TINY_DONUT), ("TrOCR", TINY_TROCR)]
+      for part, at, keys in [("decoder", "self_attn", "causal=true"),
+                             ("decoder to encoder", "encoder_attn", "attention=cross")]],
+]
+ENCODERS = [row._replace(keys=row.keys + " kv_len=true") if row.name == "Donut, decoder to encoder" else row
+            for row in ENCODERS]
+
+# Types that are parts of others.
+PARTS = [f"{kind}_{side}_model" for kind in ["owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip",
+                                             "siglip2"] for side in ("text", "vision")] + [
+    "siglip2", "donut-swin", "trocr"]
+
+
+def patches(torch, config, batch):
+    """Of images of 5 and of 9 patches."""
+    real = torch.arange(9) < torch.tensor([[5], [9]])
+    return dict(pixel_values=torch.randn(batch, 9, config.num_channels * config.patch_size**2),
+                pixel_attention_mask=real, spatial_shapes=torch.tensor([[1, 5], [3, 3]]))
+
+
+def captions(torch, config, batch):
+    """Texts of padding, and images."""
+    size = config.vision_config.image_size
+    return dict(pixel_values=torch.randn(batch, 3, size, size),
+                input_ids=torch.randint(1, config.text_config.vocab_size, (batch, 11)),
+                attention_mask=torch.arange(11) < torch.tensor([[7], [11]]))
+
+
+# Inputs that are not as their name says, of types and rows.
+INPUTS = {
+    "BLIP, decoder": captions, "BLIP, decoder to encoder": captions,
+    "siglip2_vision_model": patches,
+    "vivit": lambda torch, config, batch: dict(pixel_values=torch.randn(
+        batch, config.num_frames, config.num_channels, config.image_size, config.image_size)),
+    "audio-spectrogram-transformer": lambda torch, config, batch: dict(input_values=torch.randn(
+        batch, config.max_length, config.num_mel_bins)),
+    "speech_to_text": lambda torch, config, batch: dict(input_features=torch.randn(
+        batch, 44, config.input_feat_per_channel), attention_mask=torch.arange(44) < torch.tensor([[28], [44]])),
+    "pop2piano": lambda torch, config, batch: dict(inputs_embeds=torch.randn(batch, 11, config.d_model)),
+}
+# Types and rows that are built by another class than AutoModel.
+BUILT_BY = {"vision-encoder-decoder": "AutoModelForImageTextToText", "pop2piano": "Pop2PianoForConditionalGeneration",
+            "BLIP, decoder": "BlipForConditionalGeneration", "BLIP, decoder to encoder": "BlipForConditionalGeneration"}
+# Those that keep no keys, or number their places anew in each run.
+WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip"}
+FAMILIES = DECODERS + ENCODERS

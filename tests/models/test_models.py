@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 import architectures
+import families
 from architectures import ROWS, Fields
 from reference_lib import (BOTTOM_RIGHT, CACHE_APPEND, CACHE_FIXED, CROSS, SCALE, Args, Generated, Kernel, Weights,
                            aligned, build, drawn_isa)
@@ -56,17 +57,27 @@ def random_weights(model, dtype):
 def inputs(model, row, rows, written):
     """Random ones, of the kind that the model takes, with padding where the row has a key for it."""
     config, name = model.config, model.main_input_name
+
+    def images():
+        part = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
+        size = part.image_size if isinstance(part.image_size, list) else [part.image_size] * 2
+        return torch.randn(BATCH, getattr(part, "num_channels", 3), *size)
+
     x = {"input_ids": lambda: torch.randint(1, config.get_text_config().vocab_size, (BATCH, rows)),
-         "pixel_values": lambda: torch.randn(BATCH, config.num_channels, config.image_size, config.image_size),
+         "pixel_values": images,
          "input_features": lambda: torch.randn(BATCH, config.num_mel_bins, 2 * config.max_source_positions),
          "input_values": lambda: torch.randn(BATCH, 4735 if row.kind == "moonshine" else 60),
-         "inputs": lambda: torch.randn(BATCH, rows, config.d_model)}[name]()
-    given = {name: x}
-    if row.kind in ("clip", "siglip"):
-        size = config.vision_config.image_size
-        given["pixel_values"] = torch.randn(BATCH, config.vision_config.num_channels, size, size)
+         "inputs": lambda: torch.randn(BATCH, rows, config.d_model)}[name]
+    of_kind = families.INPUTS.get(row.name, families.INPUTS.get(row.kind))
+    given = of_kind(torch, config, BATCH) if of_kind else {name: x()}
+    if name == "input_ids" and "pixel_values" in inspect.signature(model.forward).parameters and hasattr(
+            config, "vision_config"):
+        given["pixel_values"] = images()
     if config.is_encoder_decoder:
-        given["decoder_input_ids"] = torch.randint(1, config.vocab_size, (BATCH, written))
+        vocabulary = getattr(config, "decoder", config).vocab_size
+        given["decoder_input_ids"] = torch.randint(1, vocabulary, (BATCH, written))
+    if "pixel_attention_mask" in given or "attention_mask" in given or row.kind == "vision-encoder-decoder":
+        return given
     if "kv_len" in row.keys:
         given["attention_mask"] = torch.arange(rows) < torch.tensor([[rows - 4], [rows]])
     if "kv_start" in row.keys:
@@ -75,8 +86,7 @@ def inputs(model, row, rows, written):
 
 
 CACHES = ["cache", "past_key_values"]  # what transformers calls it from 5.24 on, and before
-WITHOUT_CACHE = {"clip", "clip_text_model", "perceiver",
-                 "bamba"}  # in whose runs places begin at 0
+WITHOUT_CACHE = {"clip", "clip_text_model", "perceiver"} | families.WITHOUT_CACHE
 
 
 def cache_of(row):
@@ -96,7 +106,10 @@ class Observed:
             self.config._experts_implementation = "eager"  # others have no float64
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            model = transformers.AutoModel.from_config(self.config, attn_implementation="eager").eval()
+            built_by = getattr(transformers, families.BUILT_BY.get(
+                row.name, families.BUILT_BY.get(row.kind, "AutoModel")))
+            make = getattr(built_by, "from_config", getattr(built_by, "_from_config", None))
+            model = make(self.config, attn_implementation="eager").eval()
             random_weights(model, dtype)
             self.row = architectures.in_module(transformers, row)
             self.model = model  # version 4 has the modules of CLIP in another

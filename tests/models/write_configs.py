@@ -10,7 +10,7 @@ import re
 import transformers
 
 import architectures
-from families import FAMILIES
+from families import FAMILIES, PARTS
 
 ALL = architectures.ROWS + architectures.MORE + FAMILIES
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -27,7 +27,7 @@ def main():
     text = ",\n".join(lines)
     path.write_text(f'{{"base": {json.dumps(base().to_dict())},\n"rows": {{\n{text}}}}}\n')
     if version.startswith("5."):
-        kinds = sorted({row.kind for row in ALL} | set(architectures.PARTS))
+        kinds = sorted({row.kind for row in ALL} | {*architectures.PARTS, *PARTS})
         lines = [f"{json.dumps(kind)}: {json.dumps(defaults(kind))}" for kind in kinds]
         (path.parent / "defaults.json").write_text("{\n%s}\n" % ",\n".join(lines))
 
