@@ -18,6 +18,7 @@
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list
 --     flat         true: older configs have its fields beside the others
+--     optional     true: one of a type that is not known is left out, and a summary names its attention
 --   inner    true: models have it as a part only
 --   defaults what fields have that are missing
 --   older    the names that fields had before
@@ -207,7 +208,7 @@ M.rows = {
                           original_max_position_embeddings = 16384, llama_4_scaling_beta = 0.1 } }) },
   { types = { "mistral3" }, parts = { { within = { "text_config" }, of = "mistral", before = MULTIMODAL } } },
   { types = { "llama" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS,
-    harmless = "rope_interleaved=false" },
+    harmless = "rope_interleaved=false", defaults = sizes(4096, 32, 32) },
   { types = { "gemma" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS, defaults = { head_dim = 256 } },
   { types = { "mistral" }, stacks = decoder(O_PROJ, joined(rope "half", k.mistral)), beside = BUFFERS,
     defaults = sizes(4096, 32, 32, { num_key_value_heads = 8, sliding_window = 4096 }) },

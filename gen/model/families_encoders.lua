@@ -27,9 +27,12 @@ end
 
 local ESM_ROPE = rope "half"
 
+-- The model reads no scaling of its rope.
 local function esm(c, i, all)
   local kind, keys = c:word("position_embedding_type", "absolute"), shapes.bert(c)
   local turned = ESM_ROPE(c, i, all)
+  local scaling = turned.scaling and turned.scaling(turned.rope_theta, all.dk // 2)
+  if scaling then c:fail("rope_scaling", "is not supported") end
   if kind == "rotary" then return joined(always(turned), always(keys))(c, i, all) end
   if kind ~= "absolute" then c:fail("position_embedding_type", "is not supported") end
   return keys
@@ -85,7 +88,7 @@ return {
     harmless = "rescale_embeddings norm_type" },
   { types = { "esm" }, stacks = { stack(AT_BERT, BERT, esm) },
     beside = { "^LayerNorm%.", "^self%.rotary_embeddings%.inv_freq$" },
-    harmless = "emb_layer_norm_before rope_parameters.rope_type=default" },
+    harmless = "emb_layer_norm_before" },
   { types = { "gte" }, stacks = { stack(AT_BERT, { "qkv_proj", "o_proj" }, joined(PADDED, rope("half", {
     theta = 160000 }))) }, harmless = "position_embedding_type=rope pack_qkv=true layer_norm_type" },
   { types = { "eurobert" }, stacks = { stack("layers.%d.self_attn", O_PROJ, joined(PADDED, rope "half")) } },
@@ -141,6 +144,10 @@ return {
     { within = { "text_config" }, of = "blip_text_model",
       before = { "text_model.", "text_encoder.", "text_decoder." } },
     { within = { "vision_config" }, of = "blip_vision_model", before = "vision_model." } } },
+  { types = { "llava", "llava_next", "llava_next_video", "vipllava", "llava_onevision", "aya_vision" }, parts = {
+    { within = { "text_config" }, of = "llama", before = shapes.MULTIMODAL },
+    { within = { "vision_config" }, of = "clip_vision_model", optional = true,
+      before = { "vision_tower.vision_model.", "vision_tower." } } } },
   { types = { "trocr" }, stacks = { trocr("self_attn", CAUSAL_ALWAYS),
     trocr("encoder_attn", of_encoder "cross_attention_hidden_size") },
     harmless = "scale_embedding use_learned_position_embeddings layernorm_embedding decoder_attention_heads" },

@@ -59,6 +59,10 @@ end
 local function add_part(rows, part, c, whole)
   local own = fields_of(part, c)
   local row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of, true)
+  if not row and part.optional then
+    own.absent = true
+    return
+  end
   if not row then own:fail("model_type", "is not known; known are %s", known) end
   for _, of in ipairs(stacks_of(row, own)) do
     local made, before = M.stack(nil, of.maps, of.keys, of), part.before or ""

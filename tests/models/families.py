@@ -2,7 +2,7 @@
 
 tests/models/test_import.py compares each with transformers, as it does those of architectures.py."""
 from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_BART, TINY_GQA, TINY_IMAGE, TINY_MOE,
-                           TINY_SWIN, TINY_T5, TINY_TOWER, WINDOW, Row, like)
+                           TINY_SWIN, TINY_T5, TINY_TOWER, WINDOW, Row, like, of_parts)
 
 KINDS = dict(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])
 SECOND = "layers.1.self_attn"
@@ -179,6 +179,15 @@ ENCODERS = [
 ENCODERS = [row._replace(keys=row.keys + " kv_len=true") if row.name == "Donut, decoder to encoder" else row
             for row in ENCODERS]
 
+# Texts and images: the text, whose config is that of a type, and the tower of images.
+LLAVAS = [of_parts("Llama", f"{name}, text", kind, dict(model_type="llama", num_hidden_layers=2), dict(
+    model_type=tower, **TINY_TOWER), image_grid_pinpoints=[[12, 12]])._replace(at=SECOND, keys=ROPE)
+    for name, kind, tower in [
+        ("LLaVA", "llava", "clip_vision_model"), ("LLaVA NeXT", "llava_next", "clip_vision_model"),
+        ("LLaVA NeXT, videos", "llava_next_video", "clip_vision_model"), ("ViP-LLaVA", "vipllava", "clip_vision_model"),
+        ("LLaVA OneVision", "llava_onevision", "siglip_vision_model"),
+        ("Aya Vision", "aya_vision", "siglip_vision_model")]]
+
 # Types that are parts of others.
 PARTS = [f"{kind}_{side}_model" for kind in ["owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip",
                                              "siglip2"] for side in ("text", "vision")] + [
@@ -215,6 +224,8 @@ INPUTS = {
 # Types and rows that are built by another class than AutoModel.
 BUILT_BY = {"vision-encoder-decoder": "AutoModelForImageTextToText", "pop2piano": "Pop2PianoForConditionalGeneration",
             "BLIP, decoder": "BlipForConditionalGeneration", "BLIP, decoder to encoder": "BlipForConditionalGeneration"}
+# Those that take a text and an image.
+OF_TWO = {"clip", "siglip", "owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip"}
 # Those that keep no keys, or number their places anew in each run.
 WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip"}
-FAMILIES = DECODERS + ENCODERS
+FAMILIES = DECODERS + ENCODERS + LLAVAS

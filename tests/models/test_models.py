@@ -70,8 +70,7 @@ def inputs(model, row, rows, written):
          "inputs": lambda: torch.randn(BATCH, rows, config.d_model)}[name]
     of_kind = families.INPUTS.get(row.name, families.INPUTS.get(row.kind))
     given = of_kind(torch, config, BATCH) if of_kind else {name: x()}
-    if name == "input_ids" and "pixel_values" in inspect.signature(model.forward).parameters and hasattr(
-            config, "vision_config"):
+    if row.kind in families.OF_TWO and not of_kind:
         given["pixel_values"] = images()
     if config.is_encoder_decoder:
         vocabulary = getattr(config, "decoder", config).vocab_size

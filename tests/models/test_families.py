@@ -1,0 +1,134 @@
+"""What the rows of further families refuse by name, which their own models would compute otherwise, and which of the
+layers are attention."""
+import re
+import sys
+
+import pytest
+
+from tools import MHAGEN, ROOT, installed, run
+
+if not installed("numpy", "torch", "safetensors"):
+    pytest.skip("NumPy, PyTorch or safetensors is not installed", allow_module_level=True)
+
+import torch
+
+from test_import import refused, write_model
+
+D = 8
+O_PROJ = "q_proj k_proj v_proj o_proj"
+BERT = "self.query self.key self.value output.dense"
+SIZES = dict(hidden_size=D, num_attention_heads=2, num_key_value_heads=2, head_dim=4, num_hidden_layers=1)
+GAINS = {"q_norm": D, "k_norm": D}
+
+
+def model(folder, kind, fields, at="layers.0.self_attn", maps=O_PROJ, gains={}):
+    """A layer of ones."""
+    tensors = {f"{at}.{name}.weight": torch.ones(D, D) for name in maps.split()}
+    tensors |= {f"{at}.{name}.weight": torch.ones(size) for name, size in gains.items()}
+    return write_model(folder, {"model_type": kind, **SIZES, **fields}, tensors)
+
+
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=4)
+REFUSED = [
+    ("olmo", dict(clip_qkv=8.0), {}, "clip_qkv = 8"),
+    ("stablelm", dict(qk_layernorm=True, partial_rotary_factor=0.5), {}, "qk_layernorm = true"),
+    ("bamba", dict(attn_layer_indices=[0], partial_rotary_factor=1.0), {},
+     "partial_rotary_factor: 1, and transformers takes 0.5 always"),
+    ("minimax_m2", dict(rotary_dim=2, rope_parameters=dict(rope_theta=100.0, partial_rotary_factor=1.0)),
+     dict(gains=GAINS), "rotary_dim: 2, and another part of a head is turned"),
+    ("phimoe", dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0, 1.0], long_factor=[1.0, 1.0],
+                                      short_mscale=1.2, long_mscale=1.2)), {}, "rope_scaling.short_mscale = 1.2"),
+    ("cohere2", dict(layer_types=["chunked_attention"]), {}, "layer_types: chunked_attention is not known"),
+    ("lfm2", dict(layer_types=["conv"]), {}, "tensor layers.0.self_attn.q_proj.weight is missing"),
+    ("esm", dict(position_embedding_type="rotary", rope_scaling=YARN), dict(at="encoder.layer.0.attention", maps=BERT),
+     "rope_scaling: is not supported"),
+    ("esm", dict(position_embedding_type="relative_key"), dict(at="encoder.layer.0.attention", maps=BERT),
+     "position_embedding_type: is not supported"),
+    ("big_bird", dict(attention_type="sparse"), dict(at="encoder.layer.0.attention", maps=BERT),
+     "attention_type: is not known"),
+    ("ernie", dict(add_cross_attention=True), dict(at="encoder.layer.0.attention", maps=BERT),
+     "add_cross_attention = true"),
+    ("gpt_neo", dict(num_layers=1, num_heads=2, attention_types=[[["global"], "x"]]), dict(
+        at="h.0.attn.attention", maps="q_proj k_proj v_proj out_proj"), "attention_types: must be a list of kinds"),
+    ("gpt_neo", dict(num_layers=1, num_heads=2, attention_layers=["far"]), dict(
+        at="h.0.attn.attention", maps="q_proj k_proj v_proj out_proj"), "attention_layers: far is not known"),
+    ("blip_text_model", {}, dict(at="bert.encoder.layer.0.attention", maps=BERT),
+     "model type blip_text_model is not known"),
+    ("vision-encoder-decoder", dict(encoder={}, decoder={}), {}, "encoder.model_type: is missing"),
+]
+
+
+@pytest.mark.parametrize("kind, fields, tensors, message", REFUSED, ids=[f"{case[0]} {n}" for n, case in
+                                                                          enumerate(REFUSED)])
+def test_refused(kind, fields, tensors, message, tmp_path):
+    path = model(tmp_path / "model", kind, fields, **tensors)
+    assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=4")
+
+
+def test_sparse_texts(tmp_path):
+    """BigBird sees all keys up to a length; behind it, only if the config says so."""
+    fields = dict(block_size=1, num_random_blocks=1)
+    path = model(tmp_path / "model", "big_bird", fields, "encoder.layer.0.attention", BERT)
+    run(MHAGEN, "model", path, "isa=scalar", "seq=7", "-o", tmp_path / "out")
+    assert "attention_type: longer texts see some blocks of keys only; a kernel may have up to 7 rows" in refused(
+        tmp_path, "model", path, "isa=scalar", "seq=8")
+    path = model(tmp_path / "model", "big_bird", {**fields, "attention_type": "original_full"},
+                 "encoder.layer.0.attention", BERT)
+    run(MHAGEN, "model", path, "isa=scalar", "seq=8", "-o", tmp_path / "full")
+
+
+def test_parts_that_are_not_known(tmp_path):
+    """The text of a model is read, and a tower of a type that has no row is named."""
+    names = ["language_model.model.layers.0.self_attn", "vision_tower.transformer.layers.0.attention"]
+    tensors = {f"{at}.{name}.weight": torch.ones(D, D) for at in names for name in O_PROJ.split()}
+    fields = dict(text_config={"model_type": "llama", **SIZES},
+                  vision_config=dict(model_type="pixtral", rope_theta=1.0))
+    path = write_model(tmp_path / "model", dict(model_type="llava", **fields), tensors)
+    told = run(MHAGEN, "model", path, "isa=scalar", "seq=4", "-o", tmp_path / "out")
+    assert f"no layer: {names[1]}: is attention that is not read" in told and "1 layer, " in told
+    fields["text_config"]["model_type"] = "pixtral"
+    path = write_model(tmp_path / "model", dict(model_type="llava", **fields), tensors)
+    assert "text_config.model_type: is not known; known are" in refused(tmp_path, "model", path, "isa=scalar", "seq=4")
+
+
+HYBRIDS = [
+    ("lfm2", dict(layer_types=["conv", "full_attention", "conv"]), "1"),
+    ("lfm2", dict(full_attn_idxs=[2]), "2"), ("lfm2", {}, "012"),
+    ("granitemoehybrid", dict(layer_types=["mamba", "attention", "attention"]), "12"),
+    ("bamba", dict(attn_layer_indices=[0, 2]), "02"),
+    ("jamba", dict(attn_layer_period=2, attn_layer_offset=1), "1"),
+]
+
+
+@pytest.mark.parametrize("kind, fields, layers", HYBRIDS)
+def test_layers_that_are_attention(kind, fields, layers, tmp_path):
+    maps = f"{O_PROJ} out_proj".split()
+    tensors = {f"model.layers.{i}.self_attn.{name}.weight": torch.ones(D, D) for i in layers for name in maps
+               if name != ("o_proj" if kind == "lfm2" else "out_proj")}
+    if kind == "lfm2":
+        tensors |= {f"model.layers.{i}.self_attn.{of}_layernorm.weight": torch.ones(4) for i in layers for of in "qk"}
+    config = {"model_type": kind, **SIZES, "num_hidden_layers": 3, **fields}
+    run(MHAGEN, "model", write_model(tmp_path / "model", config, tensors), "isa=scalar", "seq=4", "-o",
+        tmp_path / "out")
+    found = re.findall(r'"layers\.(\d)\.self_attn"', (tmp_path / "out/model.c").read_text())
+    assert found == list(layers)
+
+
+TABLE = """type\trow\tfit\tfit_calls
+one\tno\tfits\tlayers.N.attn Seen [q: rope half, k: rope half, mask causal window 5] {q=q_proj k=k_proj o=o}
+two\tno\tno\tlayers.N.attn TwoAttention []
+three\tno\tfits\tThreeAttention [strange]
+"""
+PROPOSED = """{ types = { "one" }, stacks = {
+  stack("layers.%d.attn", { "q_proj", "k_proj", "?", "o" }, joined(CAUSAL, rope("half"), k.window(...))),  -- Seen
+} },
+{ types = { "three" }, stacks = {
+  -- not read: ThreeAttention [strange]
+} },
+"""
+
+
+def test_proposals(tmp_path):
+    """Rows of what models were seen to compute."""
+    (tmp_path / "table.tsv").write_text(TABLE)
+    assert run(sys.executable, ROOT / "scripts/propose.py", tmp_path / "table.tsv") == PROPOSED
