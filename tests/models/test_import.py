@@ -135,9 +135,12 @@ OTHERS = {path.stem.split("-")[1]: json.loads(path.read_text())
           for path in (ROOT / "tests/models/configs").glob("transformers-*.json")}
 
 
-@pytest.mark.parametrize("row", in_turn(ROWS + MORE, "families", count=18), ids=lambda row: row.name)
+DRAWN = in_turn(ROWS + architectures.MORE, "families", count=18) + in_turn(FAMILIES, "further families", count=12)
+
+
+@pytest.mark.parametrize("row", DRAWN, ids=lambda row: row.name)
 def test_family(transformers, row, tmp_path):  # noqa: F811
-    """Each run draws a third of them. Of configs as other versions save them, the same files are made."""
+    """Each run draws some of them. Of configs as other versions save them, the same files are made."""
     if row.since > int(transformers.__version__.split(".")[0]):
         pytest.skip("an older version of transformers computes it otherwise")
     seen = Observed(transformers, row)
