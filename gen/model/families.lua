@@ -147,11 +147,9 @@ M.rows = {
     { within = { "vision_config" }, of = "siglip_vision_model", before = "vision_model." } } },
   { types = { "whisper" }, stacks = seq2seq(always {}), harmless = shapes.HALVES .. " " .. shapes.SPEC },
   { types = { "wav2vec2", "hubert" }, stacks = { stack("encoder.layers.%d.attention", OUT_PROJ, always {}) },
-    harmless = shapes.SPEC .. " adapter_attn_dim num_conv_pos_embeddings num_conv_pos_embedding_groups " ..
-      "do_stable_layer_norm feat_extract_norm feat_proj_layer_norm conv_pos_batch_norm" },
+    harmless = shapes.CONVOLUTIONS },
   { types = { "bart", "marian", "mbart", "m2m_100", "pegasus" }, stacks = seq2seq(PADDED),
-    harmless = shapes.HALVES .. " normalize_before normalize_embedding add_final_layer_norm " ..
-      "static_position_embeddings normalize_decoder_before extra_pos_embeddings" },
+    harmless = shapes.BART },
   { types = { "moonshine" }, stacks = {
     moonshine("encoder", "self_attn", MOONSHINE),
     moonshine("decoder", "self_attn", joined(CAUSAL_ALWAYS, MOONSHINE)),

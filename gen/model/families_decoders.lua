@@ -17,7 +17,7 @@ local EXPERTS = "norm_topk_prob routed_scaling_factor router_scaling_factor "
 local MAMBA = "mamba_n_heads mamba_d_head mamba_norm_before_gate mamba_rms_norm num_ln_in_parallel_attn "
 local GRANITE = "embedding_multiplier logits_scaling residual_multiplier "
 
--- A layer that only some of the layers have.
+-- Attention that only some of the layers have.
 local function some(at, maps, keys, has, more)
   local made = stack(at, maps, joined(k.CAUSAL, keys), more)
   made.has = has
@@ -87,7 +87,7 @@ return {
   { types = { "hy_v3" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 11158840 }), k.rms), WITH_GAINS),
     harmless = EXPERTS, defaults = { num_key_value_heads = 8, head_dim = 128, rms_norm_eps = 1e-5 } },
   { types = { "apertus" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 12e6 }), k.rms), WITH_GAINS),
-    defaults = { rms_norm_eps = 1e-5, rope_scaling = llama3(8) } },
+    harmless = "qk_norm=true", defaults = { rms_norm_eps = 1e-5, rope_scaling = llama3(8) } },
   { types = { "phimoe" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 1e6 }), k.windows)),
     defaults = { num_key_value_heads = 8 } },
   { types = { "lfm2" }, stacks = some("layers.%d.self_attn", { "q_proj", "k_proj", "v_proj", "out_proj" },

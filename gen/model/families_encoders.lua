@@ -25,16 +25,16 @@ local function big_bird(c)
   return keys
 end
 
-local ESM_ROPE = rope "half"
-
 -- The model reads no scaling of its rope.
-local function esm(c, i, all)
-  local kind, keys = c:word("position_embedding_type", "absolute"), shapes.bert(c)
-  local turned = ESM_ROPE(c, i, all)
-  local scaling = turned.scaling and turned.scaling(turned.rope_theta, all.dk // 2)
-  if scaling then c:fail("rope_scaling", "is not supported") end
-  if kind == "rotary" then return joined(always(turned), always(keys))(c, i, all) end
-  if kind ~= "absolute" then c:fail("position_embedding_type", "is not supported") end
+local function esm(c)
+  local kind, theta = c:word("position_embedding_type", "absolute"), c:positive("rope_theta", 10000)
+  local keys = shapes.bert(c)
+  for _, name in ipairs { "rope_scaling", "rope_parameters" } do c:only(name) end
+  if kind == "rotary" then
+    keys.rope, keys.rope_theta = "half", theta
+  elseif kind ~= "absolute" then
+    c:fail("position_embedding_type", "is not supported")
+  end
   return keys
 end
 
@@ -64,14 +64,20 @@ local function of_two(text, vision)
     { within = { "vision_config_dict", "vision_config" }, of = vision, before = "vision_model." } }
 end
 
-local BART = shapes.HALVES .. " normalize_before normalize_embedding add_final_layer_norm " ..
-  "static_position_embeddings normalize_decoder_before extra_pos_embeddings extra_layer_norm do_blenderbot_90_layernorm"
+-- Of a text and a tower of images, whose types are these where the config does not say them.
+local function of_text_and_tower(text, tower_of)
+  return {
+    { within = { "text_config" }, of = text, before = shapes.MULTIMODAL },
+    { within = { "vision_config" }, of = tower_of, optional = true,
+      before = { "vision_tower.vision_model.", "vision_tower." } } }
+end
+
+local BART = shapes.BART .. " extra_layer_norm do_blenderbot_90_layernorm"
 local T5 = "num_attention_heads relative_attention_num_buckets relative_attention_max_distance scale_decoder_outputs"
 local T5_BIAS = { "^relative_attention_bias%.weight$" }
-local CONVOLUTIONS = shapes.SPEC .. " adapter_attn_dim num_conv_pos_embeddings num_conv_pos_embedding_groups " ..
-  "do_stable_layer_norm feat_extract_norm feat_proj_layer_norm conv_pos_batch_norm conv_pos_kernel_size"
+local CONVOLUTIONS = shapes.CONVOLUTIONS .. " conv_pos_kernel_size"
 
--- nllb-moe's name of the attention of its decoder to its encoder.
+-- Attention of the decoder to the encoder has another name.
 local function nllb_moe()
   local stacks = shapes.seq2seq(PADDED)
   stacks[3].at = "decoder.layers.%d.cross_attention"
@@ -81,7 +87,8 @@ end
 return {
   { types = { "ernie", "bert-generation", "data2vec-text", "roc_bert", "roberta-prelayernorm", "xlm-roberta-xl",
               "megatron-bert", "rembert" }, stacks = { stack(AT_BERT, BERT, shapes.bert) }, beside = OWN_NORM },
-  { types = { "layoutlm", "splinter", "markuplm", "visual_bert", "tapas" }, stacks = { stack(AT_BERT, BERT, PADDED) },
+  { types = { "layoutlm", "splinter", "markuplm", "visual_bert", "tapas" },
+    stacks = { stack(AT_BERT, BERT, shapes.texts) },
     beside = OWN_NORM,
     harmless = "use_normalized_answer_loss special_visual_initialize reset_position_index_per_cell" },
   { types = { "big_bird" }, stacks = { stack(AT_BERT, BERT, big_bird) }, beside = OWN_NORM,
@@ -111,8 +118,8 @@ return {
     beside = shapes.BUFFERS, harmless = "reorder_and_upcast_attn" },
   { types = { "openai-gpt" }, stacks = { stack("h.%d.attn", { "c_attn", "c_proj" }, CAUSAL_ALWAYS, GPT) },
     beside = shapes.BUFFERS },
-  { types = { "ctrl" }, stacks = { stack("h.%d.multi_head_attention", { "Wq", "Wk", "Wv", "dense" }, CAUSAL_ALWAYS, {
-    layers = "n_layer", h = "n_head", d_model = "n_embd" }) } },
+  { types = { "ctrl" }, stacks = { stack("h.%d.multi_head_attention", { "Wq", "Wk", "Wv", "dense" }, CAUSAL_ALWAYS,
+    shapes.GPT) } },
   { types = { "siglip2_text_model" }, stacks = tower(always {}), defaults = sizes(768, 12, 12) },
   { types = { "siglip2_vision_model" }, stacks = tower(PADDED), defaults = sizes(768, 12, 12),
     harmless = "vision_use_head" },
@@ -121,7 +128,7 @@ return {
     stacks = tower(CAUSAL_ALWAYS), defaults = sizes(512, 8, 12) },
   { types = { "owlvit_vision_model", "owlv2_vision_model", "metaclip_2_vision_model", "clipseg_vision_model",
               "chinese_clip_vision_model" }, stacks = tower(always {}), defaults = sizes(768, 12, 12) },
-  { types = { "chinese_clip_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, beside = OWN_NORM,
+  { types = { "chinese_clip_text_model" }, stacks = { stack(AT_BERT, BERT, shapes.texts) }, beside = OWN_NORM,
     defaults = sizes(768, 12, 12) },
   { types = { "owlvit" }, parts = of_two("owlvit_text_model", "owlvit_vision_model"),
     harmless = "logit_scale_init_value" },
@@ -144,10 +151,10 @@ return {
     { within = { "text_config" }, of = "blip_text_model",
       before = { "text_model.", "text_encoder.", "text_decoder." } },
     { within = { "vision_config" }, of = "blip_vision_model", before = "vision_model." } } },
-  { types = { "llava", "llava_next", "llava_next_video", "vipllava", "llava_onevision", "aya_vision" }, parts = {
-    { within = { "text_config" }, of = "llama", before = shapes.MULTIMODAL },
-    { within = { "vision_config" }, of = "clip_vision_model", optional = true,
-      before = { "vision_tower.vision_model.", "vision_tower." } } } },
+  { types = { "llava", "llava_next", "llava_next_video", "vipllava" },
+    parts = of_text_and_tower("llama", "clip_vision_model") },
+  { types = { "llava_onevision" }, parts = of_text_and_tower("qwen2", "siglip_vision_model") },
+  { types = { "aya_vision" }, parts = of_text_and_tower("cohere2", "siglip_vision_model") },
   { types = { "trocr" }, stacks = { trocr("self_attn", CAUSAL_ALWAYS),
     trocr("encoder_attn", of_encoder "cross_attention_hidden_size") },
     harmless = "scale_embedding use_learned_position_embeddings layernorm_embedding decoder_attention_heads" },

@@ -48,7 +48,7 @@ function M.glm4_moe(c)
   return { qk_norm = "rms", norm_eps = c:positive("rms_norm_eps", 1e-5) }
 end
 
--- How many columns are turned is said by two fields.
+-- Two fields say how many columns are turned.
 function M.minimax_m2(c, _, sizes)
   local dims = c:int("rotary_dim", false)
   local keys = k.turned(c, sizes, { kind = "half", theta = 5e6, part = dims and dims / sizes.dk or 1 })
@@ -60,7 +60,7 @@ function M.norm_eps(c) return { qk_norm = "rms", norm_eps = c:positive("norm_eps
 
 function M.multiplier(c, _, sizes) return { scale = c:positive("attention_multiplier", sizes.dk ^ -0.5) } end
 
--- A factor of the keys.
+-- The model multiplies its keys by a factor.
 function M.falcon_h1(c, _, sizes)
   local factor = c:positive("key_multiplier", 1)
   return { scale = factor ~= 1 and factor * sizes.dk ^ -0.5 or nil }
@@ -80,9 +80,8 @@ function M.bamba(c, _, sizes)
 end
 
 function M.bigcode(c, _, sizes)
-  local keys = k.gpt2(c, 1, sizes)
-  keys.h_kv = c:flag("multi_query", true) and 1 or sizes.h
-  return keys
+  return { h_kv = c:flag("multi_query", true) and 1 or sizes.h,
+           scale = not c:flag("scale_attn_weights", true) and 1 or nil }
 end
 
 -- GPT-Neo's lists: attention_layers, or [[kinds, times], ...]
@@ -90,7 +89,7 @@ local function neo_kind(c, i)
   local list = c:list "attention_layers"
   if list then return list[i + 1] end
   for _, group in ipairs(c:list "attention_types" or { { { "global", "local" }, 12 } }) do
-    local kinds, times = group[1], group[2]
+    local kinds, times = table.unpack(type(group) == "table" and group or {})
     if type(kinds) ~= "table" or #kinds == 0 or math.type(times) ~= "integer" then
       c:fail("attention_types", "must be a list of kinds and times")
     end

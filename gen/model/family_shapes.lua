@@ -17,6 +17,12 @@ function M.decoder(maps, keys, more) return { stack("layers.%d.self_attn", maps,
 
 function M.bert(c) return { kv_len = true, causal = c:flag("is_decoder", false) or nil } end
 
+-- Types whose decoders are causal in some versions of transformers only.
+function M.texts(c)
+  c:only("is_decoder", false)
+  return { kv_len = true }
+end
+
 -- Those of an encoder and a decoder. padded: keys that the encoder has for texts.
 function M.seq2seq(padded)
   local function of(side, kind, keys)
@@ -58,6 +64,10 @@ M.SPEC = "mask_time_prob mask_time_length mask_time_min_masks mask_feature_prob 
   "mask_feature_min_masks mask_channel_length mask_channel_prob mask_channel_selection mask_channel_other " ..
   "mask_channel_min_space mask_time_selection mask_time_other mask_time_min_space no_mask_channel_overlap " ..
   "no_mask_time_overlap"
+M.BART = M.HALVES .. " normalize_before normalize_embedding add_final_layer_norm static_position_embeddings " ..
+  "normalize_decoder_before extra_pos_embeddings"
+M.CONVOLUTIONS = M.SPEC .. " adapter_attn_dim num_conv_pos_embeddings num_conv_pos_embedding_groups " ..
+  "do_stable_layer_norm feat_extract_norm feat_proj_layer_norm conv_pos_batch_norm"
 M.BUFFERS = { "^bias$", "^masked_bias$", "rotary_emb%.inv_freq$" }
 
 -- What stands before the layers of a text, as versions of transformers write models of texts and images.

@@ -21,9 +21,9 @@ SIZES = dict(hidden_size=D, num_attention_heads=2, num_key_value_heads=2, head_d
 GAINS = {"q_norm": D, "k_norm": D}
 
 
-def model(folder, kind, fields, at="layers.0.self_attn", maps=O_PROJ, gains={}):
+def model(folder, kind, fields, at="layers.0.self_attn", maps=O_PROJ, gains={}, rows={}):
     """A layer of ones."""
-    tensors = {f"{at}.{name}.weight": torch.ones(D, D) for name in maps.split()}
+    tensors = {f"{at}.{name}.weight": torch.ones(rows.get(name, D), D) for name in maps.split()}
     tensors |= {f"{at}.{name}.weight": torch.ones(size) for name, size in gains.items()}
     return write_model(folder, {"model_type": kind, **SIZES, **fields}, tensors)
 
@@ -41,7 +41,11 @@ REFUSED = [
     ("cohere2", dict(layer_types=["chunked_attention"]), {}, "layer_types: chunked_attention is not known"),
     ("lfm2", dict(layer_types=["conv"]), {}, "tensor layers.0.self_attn.q_proj.weight is missing"),
     ("esm", dict(position_embedding_type="rotary", rope_scaling=YARN), dict(at="encoder.layer.0.attention", maps=BERT),
-     "rope_scaling: is not supported"),
+     "rope_scaling: this is not supported"),
+    ("esm", dict(position_embedding_type="rotary", rope_parameters=dict(rope_theta=100.0)),
+     dict(at="encoder.layer.0.attention", maps=BERT), "rope_parameters: this is not supported"),
+    ("tapas", dict(is_decoder=True), dict(at="encoder.layer.0.attention", maps=BERT),
+     "is_decoder: true is not supported"),
     ("esm", dict(position_embedding_type="relative_key"), dict(at="encoder.layer.0.attention", maps=BERT),
      "position_embedding_type: is not supported"),
     ("big_bird", dict(attention_type="sparse"), dict(at="encoder.layer.0.attention", maps=BERT),
@@ -50,8 +54,14 @@ REFUSED = [
      "add_cross_attention = true"),
     ("gpt_neo", dict(num_layers=1, num_heads=2, attention_types=[[["global"], "x"]]), dict(
         at="h.0.attn.attention", maps="q_proj k_proj v_proj out_proj"), "attention_types: must be a list of kinds"),
+    ("gpt_neo", dict(num_layers=1, num_heads=2, attention_types=[1]), dict(
+        at="h.0.attn.attention", maps="q_proj k_proj v_proj out_proj"), "attention_types: must be a list of kinds"),
     ("gpt_neo", dict(num_layers=1, num_heads=2, attention_layers=["far"]), dict(
         at="h.0.attn.attention", maps="q_proj k_proj v_proj out_proj"), "attention_layers: far is not known"),
+    ("aya_vision", dict(text_config={**SIZES, "layer_types": ["chunked_attention"]}, vision_config={}),
+     dict(at="language_model.model.layers.0.self_attn"), "text_config.layer_types: chunked_attention is not known"),
+    ("gpt_bigcode", dict(n_layer=1, n_head=2, n_embd=D, scale_attn_by_inverse_layer_idx=True),
+     dict(at="h.0.attn", maps="c_attn c_proj", rows=dict(c_attn=2 * D)), "scale_attn_by_inverse_layer_idx = true"),
     ("blip_text_model", {}, dict(at="bert.encoder.layer.0.attention", maps=BERT),
      "model type blip_text_model is not known"),
     ("vision-encoder-decoder", dict(encoder={}, decoder={}), {}, "encoder.model_type: is missing"),
