@@ -156,6 +156,10 @@ ENCODERS = [
     Row("CTRL", "ctrl", "h.0.multi_head_attention", "Wq Wk Wv dense", "causal=true", dict(dff=32, **TINY_GPT)),
     like("SigLIP, vision", name="SigLIP 2, vision", kind="siglip2_vision_model", keys="kv_len=true",
          config=dict(patch_size=2, num_patches=16)),
+    *[of_parts("SigLIP, vision", f"SigLIP 2 of both, {part}", "siglip2", {}, dict(
+        TINY_TOWER, hidden_size=64, patch_size=2, num_patches=16))._replace(
+            at=f"{part}_model.encoder.layers.0.self_attn", keys=keys)
+      for part, keys in [("text", ""), ("vision", "kv_len=true")]],
     *of_two("OWL-ViT", "owlvit"), *of_two("OWLv2", "owlv2"), *of_two("MetaCLIP 2", "metaclip_2"),
     *of_two("CLIPSeg", "clipseg"), of_two("Chinese CLIP", "chinese_clip")[1],
     like("BERT", name="Chinese CLIP, text", kind="chinese_clip", at="text_model.encoder.layer.0.attention",
@@ -191,7 +195,7 @@ LLAVAS = [of_parts("Llama", f"{name}, text", kind, dict(model_type="llama", num_
 # Types that are parts of others.
 PARTS = [f"{kind}_{side}_model" for kind in ["owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip",
                                              "siglip2"] for side in ("text", "vision")] + [
-    "siglip2", "donut-swin", "trocr"]
+    "donut-swin", "trocr"]
 
 
 def patches(torch, config, batch):
@@ -213,6 +217,8 @@ def captions(torch, config, batch):
 INPUTS = {
     "BLIP, decoder": captions, "BLIP, decoder to encoder": captions,
     "siglip2_vision_model": patches,
+    "siglip2": lambda torch, config, batch: dict(patches(torch, config.vision_config, batch), input_ids=torch.randint(
+        1, config.text_config.vocab_size, (batch, 11))),
     "vivit": lambda torch, config, batch: dict(pixel_values=torch.randn(
         batch, config.num_frames, config.num_channels, config.image_size, config.image_size)),
     "audio-spectrogram-transformer": lambda torch, config, batch: dict(input_values=torch.randn(
