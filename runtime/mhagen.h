@@ -141,9 +141,11 @@ typedef struct mhagen_weights {
   const float *norm1, *norm1_bias; /* gains and biases of the norm of rows of q or y, only where the
                                       config says so, a bias with layer: of as many columns; null:
                                       ones, zeros */
-  const float *w1, *w2; /* of a feed-forward behind y, only where the config says so:
-                           [y_width][ffn], [ffn][y_width] */
-  const float *b1, *b2; /* [ffn], [y_width] */
+  const float *w1, *w2, *w3; /* of the feed-forward behind y, only where the config says so:
+                                [y_width][ffn], [ffn][y_width], and with ffn_gate [y_width][ffn] */
+  const float *b1, *b2, *b3; /* [ffn], [y_width], [ffn]; null: zeros */
+  const float *norm2, *norm2_bias; /* of the norm of rows in front of the feed-forward (norm = pre)
+                                      or behind it (post), as norm1: [y_width] */
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
@@ -230,12 +232,23 @@ enum {
 #define MHAGEN_PRE_NORM ((uint64_t)1 << 31)  /* the rows of q (in self-attention also as k and v)
                                                have a norm, norm_kind, before all else */
 #define MHAGEN_POST_NORM ((uint64_t)1 << 32) /* the rows of y have one, behind all else */
+#define MHAGEN_FFN ((uint64_t)1 << 33)       /* a feed-forward is behind y: z = y + ffn(y) */
+#define MHAGEN_FFN_GATE ((uint64_t)1 << 34)  /* it has w3: what lies between is act(x w1) * (x w3) */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,
   MHAGEN_SCORES_SCALED, /* scale times the products of queries and keys */
   MHAGEN_SCORES_CAPPED, /* these behind softcap */
   MHAGEN_SCORES_MASKED  /* with all that is added, and -INFINITY where a row does not see a key */
+};
+
+enum { /* the activation function of the feed-forward; with P(x) the normal distribution's */
+  MHAGEN_ACT_GELU,       /* x P(x) */
+  MHAGEN_ACT_GELU_TANH,  /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
+  MHAGEN_ACT_QUICK_GELU, /* x / (1 + exp(-1.702 x)) */
+  MHAGEN_ACT_RELU,       /* max(x, 0) */
+  MHAGEN_ACT_RELU2,      /* max(x, 0)^2 */
+  MHAGEN_ACT_SILU        /* x / (1 + exp(-x)) */
 };
 
 enum { /* what each element x of a row of Q or K becomes, before its gain */
@@ -346,6 +359,8 @@ typedef struct mhagen_kernel {
   int coarse_count;           /* its phases; 0: there is no such list */
   int norm_kind;    /* of rows of q or y where the options say so: MHAGEN_NORM_RMS or .._LAYER */
   double layer_eps; /* of the same norm */
+  int ffn;          /* the width of the feed-forward behind y; 0: there is none */
+  int ffn_act;      /* its activation function, MHAGEN_ACT_.. */
 } mhagen_kernel;
 
 /* A bundle has kernels for different CPUs, and the functions of one kernel. Its sizes are enough

@@ -50,20 +50,37 @@ local function of_heads(key)
   return { name = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
 
--- Gains of the norm around attention, or its biases, which a layer norm has.
-local function of_norm(name, null)
-  return { name = name, null = null, size = function(cfg)
-    if cfg.norm == "none" or null == "zeros" and cfg.norm_kind ~= "layer" then return nil end
-    return 1, cfg.norm == "pre" and cfg.d_model or cfg.y_width
+-- Gains of a norm of rows, or its biases, which a layer norm has. The first is around attention, the second around the
+-- feed-forward.
+local function of_norm(number, word, null)
+  return { name = "norm" .. number .. word, null = null, size = function(cfg)
+    if cfg.norm == "none" or null == "zeros" and cfg.norm_kind ~= "layer" or number == 2 and cfg.ffn == 0 then
+      return nil
+    end
+    return 1, number == 1 and cfg.norm == "pre" and cfg.d_model or cfg.y_width
   end }
 end
+
+-- A matrix of the feed-forward, or its bias. W3 is that of a gate.
+local function feed_forward(letter, number, size)
+  return { name = letter .. number, required = letter == "w", null = "zeros", size = function(cfg)
+    if cfg.ffn > 0 and (number < 3 or cfg.ffn_gate) then return size(cfg) end
+  end }
+end
+
+local function up(cfg) return cfg.y_width, cfg.ffn end
+local function down(cfg) return cfg.ffn, cfg.y_width end
+local function of_up(cfg) return 1, cfg.ffn end
+local function of_down(cfg) return 1, cfg.y_width end
 
 local list = {
   weights "q", weights "k", weights "v", weights "o", bias "q", bias "k", bias "v", bias "o",
   gain("q_norm", "q_heads"), gain("k_norm", "k_heads"),
   table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
   of_heads "alibi", of_heads "sink",
-  of_norm("norm1", "ones"), of_norm("norm1_bias", "zeros"),
+  of_norm(1, "", "ones"), of_norm(1, "_bias", "zeros"), of_norm(2, "", "ones"), of_norm(2, "_bias", "zeros"),
+  feed_forward("w", 1, up), feed_forward("b", 1, of_up), feed_forward("w", 3, up), feed_forward("b", 3, of_up),
+  feed_forward("w", 2, down), feed_forward("b", 2, of_down),
 }
 
 -- The matrices, their names, and their pointers as tools see them.
