@@ -2,9 +2,10 @@
 --
 --   floats of the sums   converts integer sums and applies scales; adds the bias, or the sums of earlier chunks
 --   activate             a function of each number, after the last chunk
---   add                  adds rows of another tensor, after the last chunk
+--   times, add           multiplies by rows of another tensor, and adds those of one, after the last chunk
 --   store                scales, rounds or packs into pairs, as the layout of C says (`stored` in graph/layout.lua)
 
+local activations = require "tape.activation"
 local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
@@ -14,15 +15,29 @@ local ways = require "way.init"
 
 local M = {}
 
--- The tensor that is added to a tile, and its activation function. Both belong to the end of the last chunk.
-local function added(tile) return tile.last and tile.add or nil end
-local function activation(tile) return tile.last and tile.activate or nil end
+-- What comes before the rows of a tensor in a function's name and comment, by the field of the tile, in their order.
+local BESIDE = { { field = "times", name = "_times_", text = ", times rows of " },
+                 { field = "add", name = "_plus_", text = ", plus rows of " } }
+
+-- The tensors that a tile is multiplied by or added to, { of, rows } each, and its activation function. They belong to
+-- the end of the last chunk.
+local function beside(tile)
+  local list = {}
+  for _, of in ipairs(tile.last and BESIDE or {}) do
+    if tile[of.field] then list[#list + 1] = { of = of, rows = tile[of.field] } end
+  end
+  return list
+end
+
+local function activation(tile) return tile.last and activations[tile.activate] end
 
 -- Their parts of a function's name and of its comment.
 function M.more(tile)
-  local activate, add, name, text = activation(tile), added(tile), "", ""
+  local activate, name, text = activation(tile), "", ""
   if activate then name, text = "_" .. activate.name, ", then " .. activate.name end
-  if add then name, text = name .. "_plus_" .. add.name, text .. ", plus rows of " .. add.name end
+  for _, other in ipairs(beside(tile)) do
+    name, text = name .. other.of.name .. other.rows.name, text .. other.of.text .. other.rows.name
+  end
   return name, text
 end
 
@@ -34,13 +49,18 @@ function M.add_params(params, tile, of)
     if tile.b[name] then params[#params + 1] = { name, "in", tile.b[name] } end
   end
   if tile.bias and tile.mode ~= "next" then params[#params + 1] = { "bias", "in", tile.bias } end
-  if added(tile) then params[#params + 1] = { "add", "in", of.add } end
+  for _, other in ipairs(beside(tile)) do
+    params[#params + 1] = { other.of.field, "in", of[other.of.field] }
+  end
   params[#params + 1] = { "c", "out", of.c }
   return params
 end
 
 -- The operands of an epilogue that depend on the rows of its tile.
-function M.of_rows(tile) return { row_scales = tile.a.scales, c = tile.c.p, add = tile.add and tile.add.p } end
+function M.of_rows(tile)
+  return { row_scales = tile.a.scales, c = tile.c.p, times = tile.times and tile.times.p,
+           add = tile.add and tile.add.p }
+end
 
 local function fetch_scales(t, tile, p)
   if not p.next_scales then return end
@@ -98,9 +118,11 @@ function M.of(K, tile, p, base, rows)
     if activate then
       list[#list + 1] = { apply = function(value, at) return activate.apply(K.t, at.v.w, value, "_" .. at.name) end }
     end
-    if added(tile) then
-      list[#list + 1] = epilogue.add(K.t, { p = p.add:at(base * tile.add.row), row = tile.add.row, exact = true },
-        "added_", "given_")
+    for _, other in ipairs(beside(tile)) do
+      local field, row = other.of.field, other.rows.row
+      local given = { p = p[field]:at(base * row), row = row, exact = true }
+      list[#list + 1] = field == "times" and epilogue.times(K.t, given, "factor_")
+        or epilogue.add(K.t, given, "added_", "given_")
     end
     list[#list + 1] = epilogue.store_as(K.t, target)
     return list

@@ -28,6 +28,13 @@ function M.add(t, target, sum, old)
   end }
 end
 
+-- Multiplies by what is in memory at `target`, another tensor.
+function M.times(t, target, name)
+  return { apply = function(value, at)
+    return t:op("mul", at.v.w, "product_" .. at.name, value, old_value(t, target, at, name))
+  end }
+end
+
 -- Multiplies by the scales of columns, and adds what is in memory at `target`, if given.
 function M.scaled(t, scales, target)
   local factors = {}

@@ -106,8 +106,8 @@ local code = { sums = gemm.tile, run = epilogue.run, ending = ending }
 --   b                as M.operand returns it
 --   bias, start      the bias, and the function of gemm.lua that starts accumulators from it
 --   c                { p, row, ends }: where results go; ends: how they are stored (`stored` in graph/layout.lua)
---   add              optional, { name, p, row }: rows of another tensor to add
---   activate         optional, { name, apply(t, w, value, name) }: a function of each number
+--   times, add       optional, { name, p, row }: rows of another tensor to multiply by, and to add
+--   activate         optional, the name of the activation function
 local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
@@ -127,7 +127,8 @@ local function of_columns(rows, panels, tile)
   return { name = ("%s_%dx%d"):format(tile.label, rows, panels.used),
            text = ("A tile of %d rows and %d columns"):format(rows, panels.used), rows = rows, vecs = panels.vecs,
            mode = tile.mode, last = tile.last, steps = tile.steps, a = tile.a, b = tile.b, bias = tile.bias,
-           start = gemm.from_columns, c = tile.c, activate = tile.activate, add = tile.add }
+           start = gemm.from_columns, c = tile.c, activate = tile.activate, times = tile.times,
+           add = tile.add }
 end
 
 -- The epilogue of some rows of a tile whose sums are in a buffer.
@@ -206,12 +207,12 @@ end
 --   a           the tensor A, with its distances row and k_stride; all: how many rows of it have scales
 --   ends        how C is stored
 --   alone       there are no other tiles of so many rows
---   activate    optional: the function of all numbers
+--   activate    optional: the name of the activation function
 -- These are functions of the number i of a tile:
 --   x, scales   its rows of A, and their scales
 --   next        what it prefetches
 --   c           where it goes, and the distance of rows there
---   add         optional: what is added to its rows
+--   times, add  optional: what its rows are multiplied by, and what is added to them
 function M.each_tile(K, product, panels, rows, count, of)
   local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps, is_last)
@@ -219,7 +220,7 @@ function M.each_tile(K, product, panels, rows, count, of)
     local p, row = of.c(i)
     return of_columns(rows, panels, {
       label = of.label, mode = mode, last = is_last, steps = steps, bias = of.bias,
-      activate = of.activate, add = of.add and of.add(i),
+      activate = of.activate, times = of.times and of.times(i), add = of.add and of.add(i),
       c = { p = p, row = row, ends = of.ends },
       a = { p = of.x(i):at(k0 * of.k_stride), row = of.row, k_stride = of.k_stride, streamed = streamed,
             scales = scales, sums = sums },

@@ -25,9 +25,9 @@
 --   heads, cols     heads, and the columns of each
 --   weights, bias   matrices as they are packed
 --   scale           of weights and bias
---   activate        the activation function (emit/product.lua), in the nest "groups"
---   add             a tensor whose rows are added to those of c, in the nest "groups"
---   doc             what a and c are, in words, { a, c }, in the same nest
+--   activate        the name of the activation function (tape/activation.lua), in the nest "groups"
+--   times, add      tensors that the rows of c are multiplied by, and that are added to them, in the same nest
+--   doc             what a and c are, in words, { a, c }, likewise
 --   qk              for keys: norm and rope of their rows (graph/qk.lua); attention has those of queries
 --
 -- A matrix as it is packed:

@@ -1,9 +1,14 @@
 -- What is around attention in a layer, as stages in front of those of attention and behind them (graph/init.lua):
 --
---   x1 = norm1(x)      with norm = pre, x being a row of Q
+--   x1 = norm1(x)              with norm = pre, x being a row of Q
 --   y = attention(x1)
---   y = x + y          with residual: an epilogue of the output's product
---   y = norm1(y)       with norm = post
+--   y = x + y                  with residual: an epilogue of the output's product
+--   y = norm1(y)               with norm = post
+--   u = norm2(y), or y         with norm = pre
+--   h = act(u W1 + b1)         with ffn
+--   h = h * (u W3 + b3)        with ffn_gate: an epilogue of the product W3
+--   z = y + h W2 + b2          likewise
+--   z = norm2(z)               with norm = post
 
 local graph = require "graph.init"
 local layouts = require "graph.layout"
@@ -11,13 +16,16 @@ local tensors = require "graph.tensor"
 
 local M = {}
 
-local function norm(cfg, fields)
-  return graph.moving(graph.with({ name = "norm1", kind = "norm", norm = { norm = cfg.norm_kind, eps = cfg.layer_eps },
-    gains = "norm1", biases = cfg.norm_kind == "layer" and "norm1_bias" or nil, packs = "norm1" }, fields))
+-- A norm by its number, which its matrices have in their names.
+local function norm(cfg, number, fields)
+  local name = "norm" .. number
+  return graph.moving(graph.with({ name = name, kind = "norm", phase = name,
+    norm = { norm = cfg.norm_kind, eps = cfg.layer_eps }, gains = name,
+    biases = cfg.norm_kind == "layer" and name .. "_bias" or nil, packs = name }, fields))
 end
 
 -- Rows of so many numbers in the workspace.
-local function rows(name, width) return tensors.rows(name, layouts.rows(width)) end
+local function rows(name, width) return tensors.rows(name, layouts.with(layouts.rows(width), { exact = true })) end
 
 local function in_front(cfg, list)
   local normed, out, of_keys = rows("normed", cfg.d_model), {}, false
@@ -26,27 +34,66 @@ local function in_front(cfg, list)
     of_keys = of_keys or reads and stage.name ~= "queries"
     out[#out + 1] = reads and graph.with(stage, { a = normed }) or stage
   end
-  table.insert(out, 1, norm(cfg, { a = tensors.input("q", cfg.d_model), c = normed, cols = cfg.d_model,
-                                   of_keys = of_keys }))
+  table.insert(out, 1, norm(cfg, 1, { a = tensors.input("q", cfg.d_model), c = normed, cols = cfg.d_model,
+                                      of_keys = of_keys }))
   return out
 end
 
-local function behind(cfg, list)
-  local output = graph.output(list)
-  local attended = rows("attended", cfg.y_width)
-  return graph.edited(list, { [output] = {
-    graph.with(output, { c = attended, doc = graph.with(output.doc, { c = "the rows to norm" }) }),
-    norm(cfg, { a = attended, c = output.c, cols = cfg.y_width }) } })
+-- The list with more stages at its end, which make Y of what the last one has made of it: the rows `name` in the
+-- workspace. stages(made, y): the stages.
+local function behind(cfg, list, name, stages)
+  local last, made = list[#list], rows(name, cfg.y_width)
+  local doc = last.doc and graph.with(last.doc, { c = "the rows " .. name })
+  return graph.edited(list, { [last] = { graph.with(last, { c = made, doc = doc }),
+                                         table.unpack(stages(made, last.c)) } })
+end
+
+local function norm_behind(cfg, list, number, name)
+  return behind(cfg, list, name, function(made, y)
+    return { norm(cfg, number, { a = made, c = y, cols = cfg.y_width }) }
+  end)
+end
+
+-- A product of the feed-forward, by the number of its matrix.
+local function product(cfg, number, fields)
+  local weights, bias = "w" .. number, "b" .. number
+  return graph.product(graph.with({ phase = fields.name, title = fields.name, nest = "groups", rows = cfg.seq, heads = 1,
+    weights = graph.matrix(weights, { steps = fields.steps }),
+    bias = { section = bias, text = bias, terms = { { a = bias } } } }, fields))
+end
+
+local function feed_forward(cfg, list)
+  return behind(cfg, list, "attended", function(made, y)
+    local width, ffn, stages = cfg.y_width, cfg.ffn, {}
+    local read, hidden = cfg.norm == "pre" and rows("normed2", width) or made, rows("hidden", ffn)
+    if read ~= made then stages[1] = norm(cfg, 2, { a = made, c = read, cols = width }) end
+    local function up(number, name, fields)
+      stages[#stages + 1] = product(cfg, number, graph.with({ name = name, a = read, c = hidden, steps = width,
+        cols = ffn, doc = { a = "rows of the layer", c = "rows between the products of the feed-forward" } }, fields))
+    end
+    if cfg.ffn_gate then
+      local gate = rows("gate", ffn)
+      up(1, "gate", { c = gate, activate = cfg.ffn_act })
+      up(3, "up", { times = gate })
+    else
+      up(1, "up", { activate = cfg.ffn_act })
+    end
+    stages[#stages + 1] = product(cfg, 2, { name = "down", a = hidden, c = y, steps = ffn, cols = width, add = made,
+      doc = { a = "rows between the products of the feed-forward", c = "Y" } })
+    return stages
+  end)
 end
 
 -- The list of a layer around the list of its attention.
 function M.around(cfg, list)
-  local output = graph.output(list)
+  local output, post = graph.output(list), cfg.norm == "post"
   if cfg.residual then
     list = graph.edited(list, { [output] = { graph.with(output, { add = tensors.input("q", cfg.d_model) }) } })
   end
-  if cfg.norm == "pre" then return in_front(cfg, list) end
-  return cfg.norm == "post" and behind(cfg, list) or list
+  if cfg.norm == "pre" then list = in_front(cfg, list) end
+  if post then list = norm_behind(cfg, list, 1, "summed") end
+  if cfg.ffn > 0 then list = feed_forward(cfg, list) end
+  return post and cfg.ffn > 0 and norm_behind(cfg, list, 2, "layer") or list
 end
 
 return M

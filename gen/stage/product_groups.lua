@@ -86,6 +86,7 @@ local function signature(own)
     params[#params + 1] = { "o" .. i, "in", piece.o }
     if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
     params[#params + 1] = { "y" .. i, "out", piece.y }
+    if piece.times then params[#params + 1] = { "f" .. i, "in", piece.times } end
     if piece.add then params[#params + 1] = { "x" .. i, "in", piece.add } end
     if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
   end
@@ -104,6 +105,15 @@ local function tiles_of(own, i, run, number, count, at)
   local row, k_stride = ways.interleave(stage.scheme), group.width
   if in_rows then row, k_stride = stage.a.row, stage.a.k_stride or 1 end
   local tail = select(3, at(0)).type ~= p["y" .. i].type and "tail_" or ""
+  -- The rows of another tensor beside those of a tile, by the field of the stage and the parameter.
+  local function beside(field, param)
+    local other = stage[field]
+    return other and function(n)
+      local g, from = at(n)
+      local ld = other.row
+      return { name = other.name, p = p[param .. i]:at(g * (group.used * ld)):at(from * ld), row = ld }
+    end
+  end
   product_of.each_tile(K, product, own.panels, run.size, count, {
     label = ("%s_%s%s"):format(stage.name, tail, group.name), alone = true, bias = p.bias,
     w = p.panel, a = stage.a, row = row, k_stride = k_stride, ends = layouts.stored(stage.c),
@@ -120,12 +130,7 @@ local function tiles_of(own, i, run, number, count, at)
       return p.next and fetch.part(own.fetched, p.next, own.panels.width, number + n)
     end,
     c = function(n) return select(3, at(n)), stage.c.row end,
-    activate = stage.activate,
-    add = piece.add and function(n)
-      local g, from = at(n)
-      local ld = stage.add.row
-      return { name = stage.add.name, p = p["x" .. i]:at(g * (group.used * ld)):at(from * ld), row = ld }
-    end,
+    activate = stage.activate, times = beside("times", "f"), add = beside("add", "x"),
   })
 end
 
@@ -154,18 +159,20 @@ local function piece_of(own, i)
 end
 
 -- The part of a block that has one kind of groups, from number own.first of the kind on: { group, kind, count of equal
--- groups, o, y, scales, add, before: number of tiles in other pieces }. asked: how many rows a run asks for from the
--- piece's first row on, if it says.
+-- groups, o, y, scales, times, add, before: number of tiles in other pieces }. asked: how many rows a run asks for from
+-- the piece's first row on, if it says.
 local function piece_at(K, place, stage, piece, own)
   local plan, memory, a = K.plan, K.plan.memory, stage.a
   local group = plan.groups[piece.kind]
   local row, column = own.first * group.used + group.q0, own.column
   local function of_group(name) return memory:of_group(place, name, group, own.first) end
+  local function rows_of(tensor)
+    return tensor and memory:tensor(place, tensor):at(layouts.at(tensor, row) + column)
+  end
   return {
     before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,
     o = a.at == "rows" and memory:tensor(place, a):at(layouts.at(a, row)) or of_group(a.name),
-    y = memory:tensor(place, stage.c):at(layouts.at(stage.c, row) + column),
-    add = stage.add and memory:tensor(place, stage.add):at(layouts.at(stage.add, row) + column),
+    y = rows_of(stage.c), times = rows_of(stage.times), add = rows_of(stage.add),
     scales = a.scales and (scaled_rows(stage) and memory:at(place, a.scales):at(row) or of_group(a.scales)) }
 end
 
