@@ -1,10 +1,11 @@
 -- Rewrites that insert stages of stage/convert.lua. Their results replace the tensors that they read.
 --
---   of_inputs(list, kind, make)   projections of Q, K and V read make(input, stage), a new tensor, in place of each
---                                 input; stage: the first of them
---   round, widen                  the same for all inputs that need it
---   context_rows                  before the output
---   key_rows, value_rows          before attention
+--   of_operands(list, kind, make)   projections of Q, K and V read make(input, stage), a new tensor, in place of each
+--                                   input; stage: the first of them. Products of the feed-forward likewise read it in
+--                                   place of rows that the layer has made
+--   round, widen                    the same for all inputs that need it
+--   context_rows                    before the output
+--   key_rows, value_rows            before attention
 --
 -- Stages of inputs come before all others: one for a run, and one (fill) for what fills a cache. Their inputs are
 -- { name, of = the tensor that is read, unless it is the input as given, to = the new tensor, rows, cols } each.
@@ -37,7 +38,27 @@ local function in_front(list, stages, first)
   return list
 end
 
-function M.of_inputs(list, kind, make)
+-- The list with a stage in front of each product of the feed-forward. Products that read the same rows share it.
+local function of_rows(list, kind, make)
+  local output, known, edits = graph.output(list), {}, {}
+  for _, stage in ipairs(list) do
+    local a = stage.a
+    if stage.weights and a.at == "rows" and stage ~= output then
+      local there = {}
+      if not known[a.name] then
+        known[a.name] = tensors.with(make(a, stage), { at = "rows", scaled = "rows" })
+        local name = kind .. "_" .. a.name
+        there[1] = graph.moving { name = name, phase = name, kind = kind, inputs = {
+          { name = a.name, of = a, to = known[a.name], rows = stage.rows, cols = stage.steps } } }
+      end
+      there[#there + 1] = graph.with(stage, { a = known[a.name] })
+      edits[stage] = there
+    end
+  end
+  return graph.edited(list, edits)
+end
+
+function M.of_operands(list, kind, make)
   local known, stages, edits, attend = {}, {}, {}, graph.attend(list)
   for _, operand in ipairs { attend.queries, attend.keys, attend.values } do
     local stage = graph.projection(list, operand)
@@ -51,7 +72,8 @@ function M.of_inputs(list, kind, make)
       edits[stage] = { graph.with(stage, { a = known[input.name] }) }
     end
   end
-  return in_front(graph.edited(list, edits), stages, list[1].kind == "norm" and 2 or 1) -- which makes what is read
+  local first = list[1].kind == "norm" and 2 or 1 -- the norm makes what is read
+  return of_rows(in_front(graph.edited(list, edits), stages, first), kind, make)
 end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
@@ -86,7 +108,7 @@ function M.round(plan, list)
   local context = graph.attend(list).context
   local read = graph.output(list) and not graph.maker(list, context) -- attention stores it for the output to read
   if read and context.at == "lanes" then list = held(list, context, own) end
-  return M.of_inputs(list, "round", function(input, stage)
+  return M.of_operands(list, "round", function(input, stage)
     return tensors.workspace("rounded_" .. input.name, graph.with(input, { scheme = stage.scheme }))
   end)
 end

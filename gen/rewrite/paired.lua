@@ -189,7 +189,7 @@ function M.rewrite(plan, list)
     local context = tensors.with(attend.context, { pairs = true, scheme = output.scheme })
     list = padded_output(plan, graph.replaced(list, attend.context, context))
   end
-  return conversions.of_inputs(list, "narrow", function(input, stage)
+  return conversions.of_operands(list, "narrow", function(input, stage)
     local words = M.words_of_row(plan.isa, stage.scheme, input.row)
     return tensors.workspace("pairs_" .. input.name,
       graph.with(layouts.words(stage.scheme, stage.rows, words), { head = 0 }))

@@ -48,7 +48,7 @@ function M.rewrite(plan, list)
   for _, stage in ipairs(list) do
     if stage.weights then check(stage) end
   end
-  list = conversions.of_inputs(list, "quantize", function(input, stage)
+  list = conversions.of_operands(list, "quantize", function(input, stage)
     return tensors.workspace("words_" .. input.name, graph.with(layout(plan, stage, stage.rows, input.row),
       { scales = "scales_" .. input.name, scaled_rows = stage.rows, head = 0 }))
   end)

@@ -10,11 +10,12 @@ function M.applies(plan) return plan.widens end
 local kinds = { rows = "widen_heads", groups = "widen_output" }
 
 function M.rewrite(_, list)
-  local out, first = {}, nil -- all weights of a block of heads are dequantized together
+  local output, out, first = graph.output(list), {}, nil -- all weights of a block of heads are dequantized together
   for _, stage in ipairs(list) do
     local kind = kinds[stage.nest]
     if kind then
-      local wide = graph.moving { name = "wide_" .. stage.weights.section, kind = kind }
+      local name = "wide_" .. stage.weights.section
+      local wide = graph.moving { name = name, kind = kind, phase = stage.nest == "groups" and stage ~= output and name or nil }
       if stage.nest == "rows" then first = first and first + 1 or #out + 1 end
       table.insert(out, stage.nest == "rows" and first or #out + 1, wide)
       stage = graph.with(stage, { wide = wide.name })
