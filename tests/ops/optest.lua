@@ -5,7 +5,9 @@
 -- writes DIR/<isa>.c for every ISA. With NAME it writes DIR/<NAME>.c for one ISA whose rows are replaced as
 -- given, and tests these rows alone: it tests the tests. Each file is tests/ops/optest.c.in with two functions for each
 -- op, width and literal n: one runs the ISA's row, printed from a tape as in a kernel, and one has the op's meaning.
+-- DIR/<isa>_activations.c is tests/ops/activations.c.in with the activation functions.
 
+local activations = require "tape.activation"
 local cprint = require "tape.cprint"
 local exp = require "tape.exp"
 local expr = require "base.expr"
@@ -184,19 +186,52 @@ local function tile_tests(t, meanings, replaced)
   return table.concat(tests, "\n")
 end
 
--- exp2 over an array, by the function that the kernels have.
-local function record_sweep(t, w)
-  local name = ("sweep_exp2_%d"):format(w.lanes)
+-- A function over an array, which is a kernel's: what apply(t, w, x) returns. Returns its name.
+local function record_sweep(t, w, name, apply)
+  name = ("sweep_%s_%d"):format(name, w.lanes)
   t:define({ name = name, keep = true, params = {
     { kind = "const float *", name = "in" }, { kind = "float *", name = "out" },
     { kind = "ptrdiff_t", name = "count" },
   } }, function()
     t:loop("i", expr.var("count"), function(i)
-      local y = exp.exp2(t, "y", t:op("load", w, "x", tape.pointer("in", i * w.lanes)))
+      local y = apply(t, w, t:op("load", w, "x", tape.pointer("in", i * w.lanes)))
       t:op("store", w, nil, tape.pointer("out", i * w.lanes), y)
     end)
   end)
-  return ("    { %d, %s },"):format(w.lanes, name)
+  return name
+end
+
+local function exp2(t, _, x) return exp.exp2(t, "y", x) end
+
+-- What the C of an ISA begins and ends with, and how a test asks for it.
+local function surroundings(isa)
+  local all = {}
+  for i, type_name in ipairs(types.names) do all[i] = types.by_name[type_name] end
+  local asked = isas.asked(isa, all)
+  return { isa = isa.name, guard = isa.guard, headers = isa.headers, begin = asked.begin or "", cpu = asked.cpu,
+           prelude = isa.prelude or "", finish = isa.finish or "" }
+end
+
+-- Bounds of the errors in ulp: where fma rounds once, and where it rounds twice.
+local BOUNDS = { gelu = { 4.2, 8.0 }, gelu_tanh = { 3.5, 8.0 }, quick_gelu = { 3.0, 8.0 }, silu = { 3.0, 8.0 },
+                 relu = { 0.0, 0.0 }, relu2 = { 0.5, 0.5 } }
+
+local function activation_program(isa)
+  local t, rows = tape.new(isa), {}
+  for i, activation in ipairs(activations) do
+    local widths = {}
+    for k, w in ipairs(isa.widths) do
+      widths[k] = ("{%d, %s}"):format(w.lanes, record_sweep(t, w, activation.name, function(_, _, x)
+        return activation.apply(t, w, x, "_y")
+      end))
+    end
+    widths[#widths + 1] = "{0, NULL}"
+    rows[i] = ('    {"%s", %g, %s, {%s}, -1, 0},'):format(activation.name, BOUNDS[activation.name][isa.fused and 1 or 2],
+      activation.name, table.concat(widths, ", "))
+  end
+  local values = surroundings(isa)
+  values.functions, values.rows = cprint.functions(t), table.concat(rows, "\n")
+  return template.fill(host.embedded("tests/ops/activations.c.in"), values, "activations.c.in")
 end
 
 local function program(isa, replaced)
@@ -223,16 +258,14 @@ local function program(isa, replaced)
   end
   local tile_meanings = {}
   local of_tiles = tile_tests(t, tile_meanings, replaced)
-  for i, w in ipairs(isa.widths) do sweeps[i] = record_sweep(t, w) end
-  local all = {}
-  for i, type_name in ipairs(types.names) do all[i] = types.by_name[type_name] end
-  local asked = isas.asked(isa, all)
-  return template.fill(host.embedded("tests/ops/optest.c.in"), {
-    isa = isa.name, guard = isa.guard, headers = isa.headers, begin = asked.begin or "", cpu = asked.cpu,
-    prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
-    meanings = table.concat(meanings, "\n"), tests = table.concat(tests, "\n"),
-    sweeps = table.concat(sweeps, "\n"), tile_tests = of_tiles, tile_meanings = table.concat(tile_meanings, "\n"),
-  }, "optest.c.in")
+  for i, w in ipairs(isa.widths) do
+    sweeps[i] = ("    { %d, %s },"):format(w.lanes, record_sweep(t, w, "exp2", exp2))
+  end
+  local values = surroundings(isa)
+  values.functions, values.meanings = cprint.functions(t), table.concat(meanings, "\n")
+  values.tests, values.sweeps = table.concat(tests, "\n"), table.concat(sweeps, "\n")
+  values.tile_tests, values.tile_meanings = of_tiles, table.concat(tile_meanings, "\n")
+  return template.fill(host.embedded("tests/ops/optest.c.in"), values, "optest.c.in")
 end
 
 return function(arguments)
@@ -248,7 +281,10 @@ return function(arguments)
     end
     files[1] = { name = name .. ".c", text = program(isa, replaced) }
   else
-    for i, isa in ipairs(isas.list) do files[i] = { name = isa.name .. ".c", text = program(isa) } end
+    for _, isa in ipairs(isas.list) do
+      files[#files + 1] = { name = isa.name .. ".c", text = program(isa) }
+      files[#files + 1] = { name = isa.name .. "_activations.c", text = activation_program(isa) }
+    end
   end
   local ok, message = host.write_files(dir, files)
   return ok and 0 or 1, message

@@ -1,5 +1,5 @@
-"""Ops and tapes: every op of every ISA is compared with its meaning in gen/isa/ops.lua, exp2 is tested over all
-floats, tapes run without a compiler, and the toy ISA passes the checker."""
+"""Ops and tapes: every op of every ISA is compared with its meaning in gen/isa/ops.lua, exp2 and the
+activation functions are tested over all floats, tapes run without a compiler, and the toy ISA passes the checker."""
 import functools
 import itertools
 import os
@@ -61,6 +61,38 @@ def test_exp2(isa, sources, tmp_path):
     result = run_test(program, "exp2", os.environ.get("MHAGEN_EXP2_STRIDE", "61"), timeout=3600)
     print(result.stdout)
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("isa, compiler", [(isa, compiler) for isa in ISAS
+                                           for compiler in in_turn(COMPILERS, "activations", isa)])
+def test_activations(isa, compiler, sources, tmp_path):
+    """Over a sample of all floats and their ends. MHAGEN_ACTIVATION_STRIDE=1 takes all 2^32 floats, in ten minutes."""
+    program = build(isa, compiler, sources / f"{isa}_activations.c", tmp_path / "test", "-O2", *WARNINGS)
+    stride = os.environ.get("MHAGEN_ACTIVATION_STRIDE", "1009" if native(isa) else "10007")
+    result = run_test(program, stride, timeout=3600)
+    print(result.stdout)
+    assert result.returncode == 0, result.stdout
+
+
+# Numbers and order of operands in the C of avx2, what breaks them, and the function that is wrong then.
+BROKEN_ACTIVATIONS = [
+    ("0.393926173f", "0.393927f", "gelu"),
+    ("0.228991762f", "0.228992f", "gelu"),
+    ("2.50663495f", "2.506628f", "gelu"),
+    ("set1_ps(11.9f)", "set1_ps(11.7f)", "gelu"),
+    ("22.3638611f", "22.3639f", "gelu_tanh"),
+    ("_mm256_max_ps(zero, x)", "_mm256_max_ps(x, zero)", "relu"),
+    ("_mm256_fmadd_ps(whole, octave_low, sum)", "sum", "silu"),
+]
+
+
+@pytest.mark.parametrize("old, new, name", BROKEN_ACTIVATIONS)
+def test_broken_activation_fails(old, new, name, sources, tmp_path):
+    text = (sources / "avx2_activations.c").read_text()
+    assert old in text
+    (tmp_path / "broken.c").write_text(text.replace(old, new))
+    result = run_test(build("avx2", "gcc", tmp_path / "broken.c", tmp_path / "test", "-O2"), "10007")
+    assert result.returncode == 1 and f"FAIL avx2 {name}: " in result.stdout, result.stdout
 
 
 # Broken rows, and what must be said about them.
