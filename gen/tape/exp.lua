@@ -36,8 +36,7 @@ local SIXTEENTHS = 786432.0 -- 1.5 * 2^19
 -- exact. Whole sixteenths of an octave's first part are exact too, so nothing is lost where y is large.
 
 local function parts_of(octave)
-  local _, exponent = math.frexp(octave)
-  local unit = 2.0 ^ (exponent - 12)
+  local unit = 2.0 ^ (math.floor(math.log(octave, 2)) - 11)
   local first = math.floor(octave / unit + 0.5) * unit
   return first, octave - first
 end
@@ -76,7 +75,7 @@ local function by_polynomial(t, w, x, tiny, of)
   local top = of and t:op("mul", w, "top", x, octaves(t, w, of)) or x -- the order of min's operands keeps a NaN
   if not of and not t.isa.saturates then top = t:op("min", w, "top", t:op("set", w, "most", M.highest), x) end
   local n = t:op("round", w, of and "whole" or "n", top)
-  local r = rest_of(t, w, x, n, of)
+  local r = rest_of(t, w, top, n, of)
   -- Where fma rounds twice, r/2, which is exact, is left for the end: 0.93 ulp instead of 1.08.
   local at_once = t.isa.fused or of
   local p

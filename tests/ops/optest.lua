@@ -212,10 +212,6 @@ local function surroundings(isa)
            prelude = isa.prelude or "", finish = isa.finish or "" }
 end
 
--- Bounds of the errors in ulp: where fma rounds once, and where it rounds twice.
-local BOUNDS = { gelu = { 4.2, 8.0 }, gelu_tanh = { 3.5, 8.0 }, quick_gelu = { 3.0, 8.0 }, silu = { 3.0, 8.0 },
-                 relu = { 0.0, 0.0 }, relu2 = { 0.5, 0.5 } }
-
 local function activation_program(isa)
   local t, rows = tape.new(isa), {}
   for i, activation in ipairs(activations) do
@@ -226,8 +222,8 @@ local function activation_program(isa)
       end))
     end
     widths[#widths + 1] = "{0, NULL}"
-    rows[i] = ('    {"%s", %g, %s, {%s}, -1, 0},'):format(activation.name, BOUNDS[activation.name][isa.fused and 1 or 2],
-      activation.name, table.concat(widths, ", "))
+    local name, bound = activation.name, activation.bound(isa)
+    rows[i] = ('    {"%s", %g, %s, {%s}, -1, 0},'):format(name, bound, name, table.concat(widths, ", "))
   end
   local values = surroundings(isa)
   values.functions, values.rows = cprint.functions(t), table.concat(rows, "\n")
