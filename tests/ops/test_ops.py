@@ -66,7 +66,7 @@ def test_exp2(isa, sources, tmp_path):
 @pytest.mark.parametrize("isa, compiler", [(isa, compiler) for isa in ISAS
                                            for compiler in in_turn(COMPILERS, "activations", isa)])
 def test_activations(isa, compiler, sources, tmp_path):
-    """Over a sample of all floats and their ends. MHAGEN_ACTIVATION_STRIDE=1 takes all 2^32 floats, in some ten minutes."""
+    """Over a sample of all floats and their ends. MHAGEN_ACTIVATION_STRIDE=1 takes all 2^32 floats, in minutes."""
     program = build(isa, compiler, sources / f"{isa}_activations.c", tmp_path / "test", "-O2", *WARNINGS)
     stride = os.environ.get("MHAGEN_ACTIVATION_STRIDE", "1009" if native(isa) else "10007")
     result = run_test(program, stride, timeout=3600)
