@@ -260,7 +260,7 @@ static void read_arguments(lua_State *L, int index, Run *r) {
   const bool cross = (r->shape.options & (MHAGEN_CROSS | MHAGEN_CACHE_APPEND)) != 0;
   const char *const names[] = {"q", cross ? "k" : "q", cross ? "v" : "q"};
   const float *const biases[] = {w->bq, w->bk, w->bv, w->bo};
-  for (int i = 0; i < REF_PRODUCTS; ++i) {
+  for (int i = 0; i <= REF_Y; ++i) {
     product *const p = &r->f.of[i];
     const size_t columns = p->heads * p->width;
     if (i != REF_Y) r->x[i] = array_in(L, index, names[i], (size_t)r->shape.batch * p->all * p->inner);

@@ -45,6 +45,16 @@ static int score_steps(const mhagen_kernel *shape, int least) {
   return steps;
 }
 
+/* The same of a row of y. */
+static int row_steps(const mhagen_kernel *shape) {
+  const int project = ref_projections(shape), norm = shape->options & MHAGEN_POST_NORM ? shape->y_width + 8 : 0;
+  int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv + norm;
+  if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
+  if (!(shape->options & MHAGEN_FFN)) return steps;
+  steps += shape->y_width + shape->ffn + 16 + norm; /* 16: of the activation function, and of what it is times */
+  return shape->options & MHAGEN_PRE_NORM ? steps + shape->y_width + 8 : steps;
+}
+
 /* ---- what types of integers make of sizes ---- */
 
 int ref_has_integers(const mhagen_kernel *shape) { return shape->dtype && !strcmp(shape->dtype, "int8"); }
@@ -133,7 +143,7 @@ static void norm_sizes(const formula *f, int i, const norming *by, values x) {
     if (size) size[c] += size_mean, size_squares += size[c] * size[c];
   }
   const double length = ref_length(by, squares), part = sqrt(size_squares / count) / length,
-               lost = (score_steps(shape, 0) + (double)by->n) * shape->unit * part;
+               lost = ((i < REF_PRODUCTS ? score_steps(shape, 0) : row_steps(shape)) + (double)by->n) * shape->unit * part;
   for (size_t c = 0; c < by->n && size; c++) {
     size[c] = lost < 1 ? (size[c] + fabs(x.x[c] - mean) * part) / length / (1 - lost) : 1e300;
     if (by->gains) size[c] *= fabs((double)by->gains[c]);
@@ -145,6 +155,19 @@ static void norm_sizes(const formula *f, int i, const norming *by, values x) {
     if (isfinite(length)) b->squares += ref_dot(x.x, x.x, by->n);
   }
   ref_norm(f, i, by, x);
+}
+
+/* An error of x reaches the result by the slope there, and that of each factor by the other one. */
+static void activate_sizes(const formula *f, values x, values gate) {
+  const mhagen_kernel *shape = f->shape;
+  const double part = row_steps(shape) * shape->unit;
+  for (size_t c = 0; c < f->of[REF_W2].inner && x.size; c++) {
+    const double size = x.size[c] * ref_act_slope(shape->ffn_act, x.x[c], part * x.size[c]);
+    x.size[c] = size;
+    if (gate.x)
+      x.size[c] = fabs(ref_act(shape->ffn_act, x.x[c])) * gate.size[c] + (fabs(gate.x[c]) + part * gate.size[c]) * size;
+  }
+  ref_activate(f, x, gate);
 }
 
 /* By how much the shortest row of Q or K was below the root mean square of all: roundings are larger by so much. */
@@ -163,7 +186,7 @@ static void end_norms(formula *f, int i) {
 static void keep_sizes(formula *f, int i) {
   const product *p = &f->of[i];
   const char *type = f->shape->options & MHAGEN_CACHE_DTYPE ? f->shape->cache_dtype : NULL;
-  if (i == REF_Y) return;
+  if (i >= REF_Y) return;
   end_norms(f, i);
   if (i == REF_Q || !p->to.size || !type || strcmp(type, "int8") != 0) return;
   for (size_t head = 0; head < p->rows * p->heads; head++) spread(p->to.size + head * p->width, p->width);
@@ -183,11 +206,7 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
 }
 
 static double row_error(const mhagen_kernel *shape, double score_size) {
-  const int project = ref_projections(shape);
-  int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
-  if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
-  if (shape->options & MHAGEN_POST_NORM) steps += shape->y_width + 8;
-  const double error = steps * shape->unit * (1 + score_size);
+  const double error = row_steps(shape) * shape->unit * (1 + score_size);
   /* Weights far below a sink grow or shrink by the power of their scores' error. So do all where weights are
    * quantized. Other rows sum to one. */
   return shape->options & MHAGEN_SINK || is_integer(small_weights(shape)) ? fmin(expm1(error), 1e30) : error;
@@ -239,8 +258,9 @@ static void softmax_sizes(formula *f, const spot *at) {
 }
 
 static const number numbers_with_sizes = {
-    .take = ref_take, .round = round_sizes, .multiply = multiply_sizes, .norm = norm_sizes, .turn = ref_turn,
-    .keep = keep_sizes, .score = ref_scores, .softmax = softmax_sizes, .context = ref_context};
+    .take = ref_take, .round = round_sizes, .multiply = multiply_sizes, .norm = norm_sizes,
+    .activate = activate_sizes, .turn = ref_turn, .keep = keep_sizes, .score = ref_scores, .softmax = softmax_sizes,
+    .context = ref_context};
 
 /* Magnitudes of the weights of a product. */
 static void make_magnitudes(const formula *f, int i, float *to) {

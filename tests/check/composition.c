@@ -64,8 +64,11 @@ formula ref_begin(const mhagen_kernel *shape, const mhagen_weights *weights, con
   const size_t h = e.h, h_kv = (size_t)shape->h_kv, dk = (size_t)shape->dk, dv = (size_t)shape->dv;
   const int all = ref_projections(shape), cross = (shape->options & (MHAGEN_CROSS | MHAGEN_CACHE_APPEND)) != 0,
             q = (all & MHAGEN_PROJECT_Q) != 0, k = (all & MHAGEN_PROJECT_K) != 0, v = (all & MHAGEN_PROJECT_V) != 0,
-            o = (all & MHAGEN_PROJECT_O) != 0;
-  const float *const biases[] = {weights->bq, weights->bk, weights->bv, weights->bo};
+            o = (all & MHAGEN_PROJECT_O) != 0, ffn = (shape->options & MHAGEN_FFN) != 0,
+            gate = (shape->options & MHAGEN_FFN_GATE) != 0;
+  const size_t y = (size_t)shape->y_width, between = (size_t)shape->ffn;
+  const float *const biases[] = {weights->bq, weights->bk, weights->bv, weights->bo,
+                                 weights->b1, weights->b3, weights->b2};
   formula f = {
       .shape = shape, .weights = weights, .args = args, .kind = kind, .beside = beside, .e = e,
       .of = {{.multiplies = q, .input = args->q, .all = e.n, .heads = h, .width = dk,
@@ -74,8 +77,10 @@ formula ref_begin(const mhagen_kernel *shape, const mhagen_weights *weights, con
               .inner = k ? (size_t)shape->k_width : h_kv * dk},
              {.multiplies = v, .input = cross ? args->v : args->q, .all = e.m, .heads = h_kv, .width = dv,
               .inner = v ? (size_t)shape->v_width : h_kv * dv},
-             {.multiplies = o, .all = e.n, .heads = o ? 1 : h, .width = o ? (size_t)shape->y_width : dv,
-              .inner = h * dv}}};
+             {.multiplies = o, .all = e.n, .heads = o ? 1 : h, .width = o ? y : dv, .inner = h * dv},
+             {.multiplies = ffn, .all = ffn ? e.n : 0, .heads = 1, .width = between, .inner = y},
+             {.multiplies = gate, .all = gate ? e.n : 0, .heads = 1, .width = between, .inner = y},
+             {.multiplies = ffn, .all = ffn ? e.n : 0, .heads = 1, .width = y, .inner = between}}};
   for (int i = 0; i < REF_PRODUCTS; i++) {
     product *p = &f.of[i];
     const size_t columns = p->heads * p->width;
@@ -99,41 +104,62 @@ void ref_make_room(formula *f) {
   f->e.sees = (char *)ref_room(f, f->e.m / sizeof(double) + 1);
 }
 
-/* ---- Q, K, V and Y: rows of an input, or contexts, times a matrix, or as they are ---- */
+/* ---- products: rows of an input, contexts, or rows of Y and of the feed-forward, times a matrix, or as they are ---- */
 
-/* The norm of the layer's rows. */
-static void norm_row(const formula *f, size_t n, values row) {
+/* The norm of the layer's rows: the first is around attention, the second around the feed-forward. */
+static void norm_row(const formula *f, int i, size_t n, values row) {
   const mhagen_kernel *shape = f->shape;
-  const norming by = {.kind = shape->norm_kind, .eps = shape->layer_eps, .n = n, .gains = f->weights->norm1,
-                      .biases = shape->norm_kind == MHAGEN_NORM_LAYER ? f->weights->norm1_bias : NULL};
+  const mhagen_weights *w = f->weights;
+  const float *biases = i > REF_Y ? w->norm2_bias : w->norm1_bias;
+  const norming by = {.kind = shape->norm_kind, .eps = shape->layer_eps, .n = n,
+                      .gains = i > REF_Y ? w->norm2 : w->norm1,
+                      .biases = shape->norm_kind == MHAGEN_NORM_LAYER ? biases : NULL};
   f->kind->norm(f, REF_PRODUCTS, &by, row);
 }
 
-/* Whether Q, K or V is made of normed rows. */
-static int is_normed(const formula *f, int i) {
-  return f->shape->options & MHAGEN_PRE_NORM && i != REF_Y && (i == REF_Q || !(f->shape->options & MHAGEN_CROSS));
+/* Whether a norm is in front of the rows that a product multiplies, or behind those that it makes. */
+static int norms_input(const formula *f, int i) {
+  if (!(f->shape->options & MHAGEN_PRE_NORM)) return 0;
+  return i == REF_Q || i == REF_W1 || (i < REF_Y && !(f->shape->options & MHAGEN_CROSS));
+}
+
+static int norms_output(const formula *f, int i) {
+  return f->shape->options & MHAGEN_POST_NORM && (i == REF_Y || i == REF_W2);
+}
+
+/* A row x that a product multiplies, where it lies with others: W3 finds that of W1. */
+static void gather(const formula *f, int i, size_t r, values x) {
+  const product *p = &f->of[i];
+  const product *gate = &f->of[REF_W3];
+  if (i < REF_Y) f->kind->take(f, i, r, x);
+  if (i == REF_W1) copy(x, ref_from(f->of[REF_Y].to, r * p->inner), p->inner);
+  if (i == REF_W2) f->kind->activate(f, x, gate->multiplies ? ref_from(gate->to, r * p->inner) : (values){0});
+  if (norms_input(f, i)) norm_row(f, i, p->inner, x);
+  if (p->multiplies && f->kind->round && i != REF_W3) f->kind->round(f, i, x);
+}
+
+/* What a product's sums begin with. */
+static void begin_row(const formula *f, int i, size_t r, values to) {
+  const product *p = &f->of[i];
+  const size_t columns = p->heads * p->width;
+  ref_fill(to, 0, columns);
+  if (p->bias.x) ref_add(to, p->bias, columns);
+  if (i == REF_Y && f->shape->options & MHAGEN_RESIDUAL) f->kind->take(f, REF_Q, r, f->x), ref_add(to, f->x, columns);
+  if (i == REF_W2) ref_add(to, ref_from(f->of[REF_Y].to, r * columns), columns);
 }
 
 static void make(formula *f, int i) {
   const product *p = &f->of[i];
   const size_t columns = p->heads * p->width;
-  const values all = i == REF_Y ? f->context : f->x;
+  const values all = i == REF_Y ? f->context : i == REF_W2 ? f->of[REF_W1].to : f->x;
   for (size_t r = 0; r < p->rows; r++) {
     const values x = ref_from(all, r * p->inner), to = ref_from(p->to, r * columns);
-    if (i != REF_Y) f->kind->take(f, i, r, x);
-    if (is_normed(f, i)) norm_row(f, p->inner, x);
-    if (!p->multiplies) {
-      copy(to, x, columns);
-      continue;
-    }
-    if (f->kind->round) f->kind->round(f, i, x);
-    ref_fill(to, 0, columns);
-    if (p->bias.x) ref_add(to, p->bias, columns);
-    if (i == REF_Y && f->shape->options & MHAGEN_RESIDUAL) f->kind->take(f, REF_Q, r, f->x), ref_add(to, f->x, columns);
+    gather(f, i, r, x);
+    if (p->multiplies) begin_row(f, i, r, to);
+    else copy(to, x, columns);
   }
   if (p->multiplies) f->kind->multiply(f, i, p->rows, all, p->to);
-  for (size_t r = 0; r < p->rows && i == REF_Y && f->shape->options & MHAGEN_POST_NORM; r++)
-    norm_row(f, columns, ref_from(p->to, r * columns));
+  for (size_t r = 0; r < p->rows && norms_output(f, i); r++) norm_row(f, i, columns, ref_from(p->to, r * columns));
 }
 
 /* Rows of Q or K: their norms, and their turns. */
@@ -157,7 +183,8 @@ static void normalize_and_turn(formula *f, int i) {
 void ref_make_rows(formula *f, size_t entry) {
   const mhagen_kernel *shape = f->shape;
   f->entry = entry, f->e.place = ref_place(shape, f->args, entry, 0);
-  f->of[REF_Q].rows = f->e.n, f->of[REF_Y].rows = ref_rows_asked(shape, f->args, entry);
+  f->of[REF_Q].rows = f->e.n;
+  for (int i = REF_Y; i < REF_PRODUCTS; i++) f->of[i].rows = ref_rows_asked(shape, f->args, entry);
   f->of[REF_K].rows = f->of[REF_V].rows =
       shape->options & MHAGEN_CACHE_APPEND ? (size_t)f->e.place + f->e.n : f->e.m;
   f->q = f->of[REF_Q].to, f->k = f->of[REF_K].to, f->v = f->of[REF_V].to;
@@ -191,8 +218,11 @@ static void store_probs(const formula *f, size_t head, size_t row, int asked) {
   if (asked) copy(ref_from(to, e->first), ref_from(f->p, e->first), e->end - e->first);
 }
 
+/* The product that makes the results. */
+static int last_product(const formula *f) { return f->of[REF_W2].multiplies ? REF_W2 : REF_Y; }
+
 static void store_row(const formula *f, size_t r, int asked) {
-  const product *y = &f->of[REF_Y];
+  const product *y = &f->of[last_product(f)];
   const size_t columns = y->heads * y->width, n = f->e.n;
   for (size_t i = 0; i < y->heads; i++) {
     const values to = ref_from(f->y, (f->entry * n * y->heads + ref_lies(&f->e, n, y->heads, r, i)) * y->width);
@@ -211,8 +241,10 @@ void ref_run(formula *f) {
       if (at.row < asked) attend(f, &at);
       store_probs(f, at.head, at.row, at.row < asked);
     }
-    make(f, REF_Y);
-    if (f->kind->keep) f->kind->keep(f, REF_Y);
+    for (int i = REF_Y; i <= last_product(f); i++) {
+      if (i == REF_Y || f->of[i].multiplies) make(f, i);
+    }
+    if (f->kind->keep) f->kind->keep(f, last_product(f));
     for (size_t r = 0; r < n; r++) store_row(f, r, r < asked);
   }
 }

@@ -23,12 +23,13 @@ enum { REF_SIZES = 1, REF_ERRORS = 2 }; /* what a kind has beside its numbers */
 enum { REF_ROOMS = 128 };               /* of memory */
 
 /* The products of the formula. */
-enum { REF_Q, REF_K, REF_V, REF_Y, REF_PRODUCTS };
+enum { REF_Q, REF_K, REF_V, REF_Y, REF_W1, REF_W3, REF_W2, REF_PRODUCTS }; /* those of the feed-forward behind Y */
 
-/* Rows of Q, K, V or Y: those of an input, or of contexts, times a matrix, or heads as they are. */
+/* Rows of Q, K, V or Y: those of an input, or of contexts, times a matrix, or heads as they are. And rows of the
+ * feed-forward: normed rows of Y times W1 and W3, and what these make times W2. */
 typedef struct product {
   int multiplies;
-  const float *input;   /* of all batch entries; null of Y */
+  const float *input;   /* of all batch entries; null of Y and what is behind it */
   size_t all, rows;     /* rows of an entry: that an input has, that are made */
   size_t inner;         /* numbers in a row of the input */
   size_t heads, width;  /* of a row that is made, and columns of each */
@@ -73,6 +74,8 @@ typedef struct number {
   void (*multiply)(const formula *f, int which, size_t rows, values x, values y);
   /* Columns of a row of Q or K; or a row of the layer, which is REF_PRODUCTS then. */
   void (*norm)(const formula *f, int which, const norming *by, values x);
+  /* The activation function of a row of X W1, times a row of X W3: gate.x is null where there is none. */
+  void (*activate)(const formula *f, values x, values gate);
   /* The heads of a row of Q or K at a place. */
   void (*turn)(const formula *f, int which, ptrdiff_t place, values row);
   /* All rows that a product made. */
@@ -151,6 +154,13 @@ const float *ref_matrix(const formula *f, int which);
 double ref_mean(const norming *by, const double *x);
 double ref_length(const norming *by, double squares);
 void ref_norm(const formula *f, int which, const norming *by, values x);
+
+/* An activation function; and by how much its result may be off for each unit that x may be off, if it may be off by so
+ * much. */
+double ref_act(int act, double x);
+double ref_act_slope(int act, double x, double off);
+double ref_float(double x); /* infinite where it is beyond float32 */
+void ref_activate(const formula *f, values x, values gate);
 
 /* Magnitudes and errors are turned so that none is taken from another. */
 void ref_turn(const formula *f, int which, ptrdiff_t place, values row);

@@ -50,7 +50,8 @@ void ref_take(const formula *f, int which, size_t r, values to) {
 }
 
 const float *ref_matrix(const formula *f, int i) {
-  const float *const matrices[] = {f->weights->wq, f->weights->wk, f->weights->wv, f->weights->wo};
+  const mhagen_weights *w = f->weights;
+  const float *const matrices[] = {w->wq, w->wk, w->wv, w->wo, w->w1, w->w3, w->w2};
   return matrices[i];
 }
 
@@ -107,6 +108,36 @@ void ref_norm(const formula *f, int i, const norming *by, values of) {
   for (size_t c = 0; c < by->n; c++) x[c] /= length;
   for (size_t c = 0; c < by->n && by->gains; c++) x[c] *= (double)by->gains[c];
   for (size_t c = 0; c < by->n && by->biases; c++) x[c] += (double)by->biases[c];
+}
+
+/* ---- act(X W1 + b1) * (X W3 + b3) of the feed-forward ---- */
+
+/* Each is zero where x goes to -infinity; x P(x) is so by erfc, in which nothing cancels. */
+double ref_act(int act, double x) {
+  const double tanh_of = sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x);
+  if (x == -INFINITY) return 0;
+  switch (act) {
+    case MHAGEN_ACT_GELU: return x * 0.5 * erfc(-x / sqrt(2));
+    case MHAGEN_ACT_GELU_TANH: return x / (1 + exp(-2 * tanh_of));
+    case MHAGEN_ACT_QUICK_GELU: return x / (1 + exp(-1.702 * x));
+    case MHAGEN_ACT_SILU: return x / (1 + exp(-x));
+    case MHAGEN_ACT_RELU: return x < 0 ? 0 : x;
+    default: return x < 0 ? 0 : x * x;
+  }
+}
+
+double ref_act_slope(int act, double x, double off) {
+  if (act == MHAGEN_ACT_RELU2) return 2 * at_least(0, x) + off;
+  return act == MHAGEN_ACT_RELU ? 1 : 1.13; /* the steepest, near x = sqrt(2) */
+}
+
+double ref_float(double x) { return fabs(x) > (double)FLT_MAX ? copysign(INFINITY, x) : x; }
+
+void ref_activate(const formula *f, values x, values gate) {
+  for (size_t c = 0; c < f->of[REF_W2].inner; c++) {
+    x.x[c] = ref_float(ref_act(f->shape->ffn_act, x.x[c]));
+    if (gate.x) x.x[c] = ref_float(x.x[c] * ref_float(gate.x[c]));
+  }
 }
 
 /* Of the tables of rope: that of the first query where it stands before all keys. */
@@ -276,8 +307,9 @@ void ref_context(const formula *f, const spot *at, values context) {
 
 int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args, double *y,
                      double *probs) {
-  static const number kind = {.take = ref_take, .multiply = multiply, .norm = ref_norm, .turn = ref_turn,
-                              .score = ref_scores, .softmax = ref_softmax, .context = ref_context};
+  static const number kind = {.take = ref_take, .multiply = multiply, .norm = ref_norm,
+                              .activate = ref_activate, .turn = ref_turn, .score = ref_scores,
+                              .softmax = ref_softmax, .context = ref_context};
   formula f = ref_begin(shape, weights, args, &kind, 0);
   ref_make_room(&f);
   f.y.x = y, f.probs.x = probs;

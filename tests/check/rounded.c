@@ -316,6 +316,32 @@ static void norm_inexact(const formula *f, int which, const norming *by, values 
     a.off[i] = times(fabs(gain), a.off[i]);
     a.x[i] = a.x[i] * gain + bias;
     if (bias != 0 && isfinite(a.x[i])) a.off[i] += 2 * FLOAT_UNIT * fabs(a.x[i]);
+    a.size[i] = fabs(a.x[i]); /* of a sum that begins with it */
+  }
+}
+
+/* A result that is infinite where it is beyond float32, and may be so where its error reaches there. */
+static void end_float(values a, size_t i) {
+  const double size = fabs(a.x[i]), most = (double)FLT_MAX;
+  if (size - a.off[i] <= most && size + a.off[i] > most) a.off[i] = INFINITY;
+  a.x[i] = ref_float(a.x[i]);
+}
+
+/* The function's own error is a few units of the result, or of x where this is small: float32 has few digits of what
+ * large negative x leave. */
+static void activate_inexact(const formula *f, values a, values gate) {
+  const int act = f->shape->ffn_act;
+  for (size_t i = 0; i < f->of[REF_W2].inner; i++) {
+    const double x = a.x[i], y = ref_act(act, x);
+    a.off[i] = times(ref_act_slope(act, x, a.off[i]), a.off[i]), a.x[i] = y;
+    if (isfinite(x)) a.off[i] += 8 * FLOAT_UNIT * (fabs(y) + fmin(fabs(x), 1));
+    end_float(a, i);
+    if (!gate.x) continue;
+    end_float(gate, i);
+    a.off[i] = times(fabs(gate.x[i]), a.off[i]) + times(fabs(a.x[i]), gate.off[i]) + times(a.off[i], gate.off[i]);
+    a.x[i] *= gate.x[i];
+    if (isfinite(a.x[i])) a.off[i] += 2 * FLOAT_UNIT * fabs(a.x[i]);
+    end_float(a, i);
   }
 }
 
@@ -531,7 +557,7 @@ static void keep_inexact(formula *f, int i) {
   const rounding *r = f->own;
   const product *p = &f->of[i];
   const size_t heads = p->rows * p->heads, depth = f->of[REF_K].width;
-  if (i == REF_Y) {
+  if (i >= REF_Y) {
     round_all(format_of(f->shape->io_dtype), 1, p->to, heads * p->width);
   } else if (i == REF_Q) {
     if (r->queries.x) absorb_keys(f);
@@ -722,8 +748,9 @@ static void context_inexact(const formula *f, const spot *at, values context) {
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                              const mhagen_results *results) {
   static const number kind = {.take = ref_take, .round = round_inexact, .multiply = multiply_inexact,
-                              .norm = norm_inexact, .turn = turn_inexact, .keep = keep_inexact,
-                              .score = scores_inexact, .softmax = softmax_inexact, .context = context_inexact};
+                              .norm = norm_inexact, .activate = activate_inexact, .turn = turn_inexact,
+                              .keep = keep_inexact, .score = scores_inexact,
+                              .softmax = softmax_inexact, .context = context_inexact};
   rounding r = {.own = format_of(shape->dtype), .weights = format_of(ref_weight_type(shape)),
                 .attend = format_of(attend_type(shape)),
                 .quantized = ref_has_integers(shape) ? ref_rows_of_scale(shape, ref_quants(shape), SIZE_MAX) : 0};
