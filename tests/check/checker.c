@@ -76,6 +76,7 @@ static double flops_of(const mhagen_kernel *k) {
   if (project & MHAGEN_PROJECT_K) products += k->h_kv * added * k->k_width * dk;
   if (project & MHAGEN_PROJECT_V) products += k->h_kv * added * k->v_width * dv;
   if (project & MHAGEN_PROJECT_O) products += h * n * k->y_width * dv;
+  products += n * k->y_width * k->ffn * (k->options & MHAGEN_FFN_GATE ? 3 : 2);
   return (append ? 1 + m / n : 1) * k->batch * (2 * products + h * n * m * (2 * dk + 2 * dv + 20));
 }
 

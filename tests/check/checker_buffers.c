@@ -29,6 +29,12 @@ size_t width_of(const checker *c, int i) {
   return (size_t)(i == K ? k->k_width : i == V ? k->v_width : k->y_width);
 }
 
+size_t inputs_of(const checker *c, int i) {
+  const mhagen_kernel *k = c->kernel;
+  if (i <= WV) return width_of(c, Q + i - WQ);
+  return (size_t)(i == WO ? k->h * k->dv : i == W2 ? k->ffn : k->y_width);
+}
+
 float *data(const checker *c, int i) {
   return i <= V && c->all[i] ? c->all[i] : c->buffers[i].master;
 }
@@ -105,7 +111,9 @@ void make_buffers(checker *c) {
   const size_t table = has(c, MHAGEN_ROPE) ? (size_t)(places_of(kernel, &first) * kernel->rope_dims / 2) * f : 0;
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
-  const size_t of_rows = has(c, MHAGEN_PRE_NORM) ? d : has(c, MHAGEN_POST_NORM) ? yd : 0;
+  const size_t norm1 = has(c, MHAGEN_PRE_NORM) ? d * f : has(c, MHAGEN_POST_NORM) ? yd * f : 0,
+               norm2 = norm1 && has(c, MHAGEN_FFN) ? yd * f : 0, biased = kernel->norm_kind == MHAGEN_NORM_LAYER ? 1 : 0;
+  const size_t ffn = (size_t)kernel->ffn * f, gate = has(c, MHAGEN_FFN_GATE) ? ffn : 0;
   const size_t bytes[BUFFERS] = {
       [Q] = batch * n * d * io,
       [K] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, K) * kd * io : 0,
@@ -121,7 +129,8 @@ void make_buffers(checker *c) {
       [WO] = projects(c, Y) ? ho * yd * f : 0, [BO] = projects(c, Y) ? yd * f : 0,
       [Q_NORM] = normed * (own ? hq : (size_t)kernel->dk) * f,
       [K_NORM] = normed * (own ? hk : (size_t)kernel->dk) * f,
-      [NORM1] = of_rows * f, [NORM1_BIAS] = kernel->norm_kind == MHAGEN_NORM_LAYER ? of_rows * f : 0,
+      [NORM1] = norm1, [NORM1_BIAS] = biased * norm1, [NORM2] = norm2, [NORM2_BIAS] = biased * norm2,
+      [W1] = yd * ffn, [W3] = yd * gate, [W2] = yd * ffn, [B1] = ffn, [B3] = gate, [B2] = ffn ? yd * f : 0,
       [ROPE_COS] = table, [ROPE_SIN] = table,
       [SLOPES] = has(c, MHAGEN_ALIBI) ? h * f : 0, [SINKS] = has(c, MHAGEN_SINK) ? h * f : 0,
       [TABLES] = kernel->tables_bytes, [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,

@@ -60,6 +60,18 @@ static void draw_mask(checker *c, double low) {
   }
 }
 
+/* So that rows between the products of the feed-forward are of moderate size, whose square float32 has too. */
+static void scale_feed_forward(const checker *c, const data_set *set, double *scales) {
+  const mhagen_kernel *kernel = c->kernel;
+  const int normed = has(c, MHAGEN_PRE_NORM | MHAGEN_POST_NORM);
+  const double of_y = hypot(set->value, has(c, MHAGEN_RESIDUAL) ? set->input : 0),
+               result = has(c, MHAGEN_POST_NORM) ? 1 : set->value;
+  scales[W1] = scales[W3] = 1 / ((normed ? 1 : of_y) * sqrt(kernel->y_width));
+  scales[W2] = result / sqrt(kernel->ffn);
+  scales[B1] = scales[B3] = set->bias, scales[B2] = set->bias * result;
+  scales[NORM2] = 1, scales[NORM2_BIAS] = set->bias;
+}
+
 void draw(checker *c, const data_set *set) {
   const mhagen_kernel *kernel = c->kernel;
   const int cross = has(c, MHAGEN_CROSS);
@@ -69,12 +81,12 @@ void draw(checker *c, const data_set *set) {
   /* Norms drop the size of queries; squares of large ones would be at the end of float's range. */
   const double query = has(c, MHAGEN_QK_NORM) ? 1 : score;
   const double of_input[] = {[Q] = projects(c, Q) ? 1 : query, [K] = 1, [V] = projects(c, V) ? 1 : set->value};
-  const double scales[] = {[WQ] = in_q * query, [WK] = in_k, [WV] = in_v * set->value, [WO] = out,
-                           [BQ] = set->bias * query, [BK] = set->bias,
-                           [BV] = set->bias * set->value, [BO] = set->bias * set->value,
-                           [SLOPES] = .3, [SINKS] = 2, [Q_NORM] = score, [K_NORM] = 1,
-                           [NORM1] = 1, [NORM1_BIAS] = set->bias,
-                           [ROPE_COS] = .7, [ROPE_SIN] = .7}; /* any tables will do */
+  double scales[LAST_WEIGHTS + 1] = {
+      [WQ] = in_q * query, [WK] = in_k, [WV] = in_v * set->value, [WO] = out, [BQ] = set->bias * query,
+      [BK] = set->bias, [BV] = set->bias * set->value, [BO] = set->bias * set->value, [SLOPES] = .3, [SINKS] = 2,
+      [Q_NORM] = score, [K_NORM] = 1, [NORM1] = 1, [NORM1_BIAS] = set->bias,
+      [ROPE_COS] = .7, [ROPE_SIN] = .7}; /* any tables will do */
+  if (has(c, MHAGEN_FFN)) scale_feed_forward(c, set, scales);
   for (int i = WQ; i <= LAST_WEIGHTS; i++) fill_normal(c, i, scales[i]);
   for (int i = Q; i <= V; i++) {
     double size = set->input * of_input[i];
@@ -103,7 +115,7 @@ void draw_and_pack(checker *c, const data_set *set) {
 
 void fill_tables(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
-  for (int i = Q_NORM; i <= NORM1; i++) {
+  for (int i = Q_NORM; i <= LAST_GAINS; i++) {
     for (size_t j = 0; j < count(c, i); j++) ((float *)c->buffers[i].master)[j] = 1;
   }
   const size_t pairs = (size_t)kernel->rope_dims / 2;

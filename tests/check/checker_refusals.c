@@ -149,6 +149,8 @@ void check_bad_args(checker *c) {
   if (projects(c, K)) LACKS(wk);
   if (projects(c, V)) LACKS(wv);
   if (projects(c, Y)) LACKS(wo);
+  if (has(c, MHAGEN_FFN)) LACKS(w1), LACKS(w2);
+  if (has(c, MHAGEN_FFN_GATE)) LACKS(w3);
 #undef LACKS
   if (kernel->pack_tables) check_bad_packing(c, TABLES);
   note(c, "give their status, and nothing is written");

@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 enum {
-  Q, K, V, KV_LEN, KV_START, Q_LEN, MASK, PAST, WQ, WK, WV, WO, BQ, BK, BV, BO, NORM1_BIAS, SLOPES, SINKS,
-  Q_NORM, K_NORM, NORM1, ROPE_COS, ROPE_SIN, TABLES, PACKED, WORKSPACE, CACHE, Y, PROBS, SCORES, BUFFERS,
-  LAST_WEIGHTS = ROPE_SIN
+  Q, K, V, KV_LEN, KV_START, Q_LEN, MASK, PAST, WQ, WK, WV, WO, W1, W3, W2, BQ, BK, BV, BO, B1, B3, B2,
+  NORM1_BIAS, NORM2_BIAS, SLOPES, SINKS, Q_NORM, K_NORM, NORM1, NORM2, ROPE_COS, ROPE_SIN, TABLES, PACKED, WORKSPACE,
+  CACHE, Y, PROBS, SCORES, BUFFERS, LAST_MATRIX = W2, LAST_GAINS = NORM2, LAST_WEIGHTS = ROPE_SIN
 };
 
 typedef struct buffer {
@@ -115,8 +115,9 @@ uint64_t bits(checker *c);
 int below(checker *c, int n);
 /* Close to normal(0, 1): the sum of four uniform numbers, the same on every machine. */
 double normal(checker *c);
-/* The width of the rows of Q, K, V or Y. */
+/* The width of the rows of Q, K, V or Y; and of the rows that a matrix is multiplied by. */
 size_t width_of(const checker *c, int i);
+size_t inputs_of(const checker *c, int i);
 /* The numbers that a buffer's contents are drawn from, of an input all rows that there ever are; how many; and rows of
  * a batch entry. */
 float *data(const checker *c, int i);

@@ -20,6 +20,9 @@ static mhagen_weights weights_at(const float *const *at, mhagen_layout layout, i
                           .sink = biases ? at[SINKS] : NULL,
                           .q_norm = biases ? at[Q_NORM] : NULL, .k_norm = biases ? at[K_NORM] : NULL,
                           .norm1 = biases ? at[NORM1] : NULL, .norm1_bias = biases ? at[NORM1_BIAS] : NULL,
+                          .w1 = at[W1], .w2 = at[W2], .w3 = at[W3],
+                          .b1 = biases ? at[B1] : NULL, .b2 = biases ? at[B2] : NULL, .b3 = biases ? at[B3] : NULL,
+                          .norm2 = biases ? at[NORM2] : NULL, .norm2_bias = biases ? at[NORM2_BIAS] : NULL,
                           .rope_cos = biases ? at[ROPE_COS] : NULL,
                           .rope_sin = biases ? at[ROPE_SIN] : NULL};
 }
@@ -42,9 +45,8 @@ void pack(checker *c, enum place where, int fill, mhagen_layout layout, int bias
   buffer *b = c->buffers;
   for (int i = WQ; i <= LAST_WEIGHTS; i++) {
     place_input(c, i, where);
-    if (i > WO || layout == MHAGEN_IN_OUT || !projects(c, i)) continue;
-    const int in = i == WO ? kernel->h * kernel->dv : (int)width_of(c, Q + i - WQ);
-    const int out = (int)(b[i].bytes / sizeof(float)) / in;
+    if (i > LAST_MATRIX || layout == MHAGEN_IN_OUT || !b[i].bytes) continue;
+    const int in = (int)inputs_of(c, i), out = (int)(b[i].bytes / sizeof(float)) / in;
     transpose(b[i].master, in, out, (float *)(void *)b[i].at);
   }
   place(c, PACKED, where, fill);
@@ -54,7 +56,7 @@ void pack(checker *c, enum place where, int fill, mhagen_layout layout, int bias
   if (status == MHAGEN_OK && b[TABLES].bytes) status = kernel->pack_tables(&weights, b[TABLES].at);
   if (status != MHAGEN_OK) fail(c, "pack: %s", mhagen_status_text(status));
   for (int i = WQ; i <= LAST_WEIGHTS; i++) {
-    if (layout == MHAGEN_IN_OUT || i > WO) require_unchanged(c, i);
+    if (layout == MHAGEN_IN_OUT || i > LAST_MATRIX) require_unchanged(c, i);
     else require_surroundings(c, i, 0xFF);
   }
   for (int i = TABLES; i <= PACKED; i++) {

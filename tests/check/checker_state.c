@@ -4,9 +4,9 @@
 #include <string.h>
 
 const char *const names[BUFFERS] = {
-    "q", "k", "v", "kv_len", "kv_start", "q_len", "mask", "past", "wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo",
-    "norm1_bias", "alibi", "sink", "q_norm", "k_norm", "norm1", "rope_cos", "rope_sin", "tables", "packed",
-    "workspace", "cache", "y", "probs", "scores"};
+    "q", "k", "v", "kv_len", "kv_start", "q_len", "mask", "past", "wq", "wk", "wv", "wo", "w1", "w3", "w2", "bq", "bk",
+    "bv", "bo", "b1", "b3", "b2", "norm1_bias", "norm2_bias", "alibi", "sink", "q_norm", "k_norm", "norm1", "norm2",
+    "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache", "y", "probs", "scores"};
 
 int has(const checker *c, uint64_t option) { return (c->kernel->options & option) != 0; }
 
