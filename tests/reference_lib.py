@@ -10,6 +10,8 @@ CROSS, CAUSAL, KV_LEN, PROBS, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV
     1 << bit for bit in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10))
 (MASK_BOOL, MASK_ADD, SOFTCAP, SINK, SCORES, QK_NORM, ROPE, CACHE_APPEND, CACHE_FIXED, UNPROJECTED, BHSD, CACHE_BHSD,
  SCALE) = (1 << bit for bit in range(11, 24))
+RESIDUAL, PRE_NORM, POST_NORM, FFN, FFN_GATE = (1 << bit for bit in range(30, 35))
+GELU, GELU_TANH, QUICK_GELU, RELU, RELU2, SILU = range(6)
 HALF, INTERLEAVED = 1, 2
 RMS, LAYER, L2 = 1, 2, 3
 HEAD, EACH, ALL = range(3)
@@ -39,18 +41,25 @@ class Kernel(ctypes.Structure):
                 *[(key, ctypes.c_char_p) for key in "value_weight_dtype io_dtype cache_dtype sum_dtype".split()],
                 ("tables_bytes", ctypes.c_size_t), ("tables_fingerprint", ctypes.c_uint64),
                 ("pack_tables", ctypes.c_void_p), ("coarse", ctypes.c_void_p), ("coarse_count", ctypes.c_int),
-                ("norm_kind", ctypes.c_int), ("layer_eps", ctypes.c_double)]
+                ("norm_kind", ctypes.c_int), ("layer_eps", ctypes.c_double),
+                ("ffn", ctypes.c_int), ("ffn_act", ctypes.c_int)]
 
 
 class Weights(ctypes.Structure):
     _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()], ("layout", ctypes.c_int),
-                *[(key, ctypes.c_void_p)
-                  for key in "alibi sink q_norm k_norm rope_cos rope_sin norm1 norm1_bias".split()]]
+                *[(key, ctypes.c_void_p) for key in (
+                    "alibi sink q_norm k_norm rope_cos rope_sin norm1 norm1_bias w1 w2 w3 b1 b2 b3 norm2 norm2_bias"
+                ).split()]]
 
 
 class Args(ctypes.Structure):
     _fields_ = [(key, ctypes.c_void_p) for key in
                 "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache tables".split()]
+
+
+class Results(ctypes.Structure):
+    """What mhagen_reference_rounded has."""
+    _fields_ = [(key, ctypes.c_void_p) for key in "y y_off probs probs_off".split()]
 
 
 def shape_of(options, **shape):

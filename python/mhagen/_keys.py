@@ -62,6 +62,14 @@ class Weights(TypedDict, total=False):
     rope_sin: ArrayLike | None
     norm1: ArrayLike | None
     norm1_bias: ArrayLike | None
+    norm2: ArrayLike | None
+    norm2_bias: ArrayLike | None
+    w1: ArrayLike | None
+    b1: ArrayLike | None
+    w3: ArrayLike | None
+    b3: ArrayLike | None
+    w2: ArrayLike | None
+    b2: ArrayLike | None
 
 
 class Layer(Computation, Weights, total=False):
@@ -108,3 +116,6 @@ class Layer(Computation, Weights, total=False):
     norm: Literal["none", "pre", "post"] | None
     norm_kind: Literal["layer", "rms"] | None
     layer_eps: float | None
+    ffn: int | None
+    ffn_act: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"] | None
+    ffn_gate: bool | None

@@ -116,13 +116,24 @@ class Attention:
         if kernel.has("QK_NORM"):
             head = data.norm_span == kernel.layouts["constant"]["MHAGEN_SPAN_HEAD"][0]
             shapes |= {"q_norm": (data.dk if head else queries,), "k_norm": (data.dk if head else keys,)}
-        if kernel.has("PRE_NORM") or kernel.has("POST_NORM"):
-            columns = (data.d_model if kernel.has("PRE_NORM") else data.y_width,)
-            shapes["norm1"] = columns
-            if data.norm_kind == kernel.layouts["constant"]["MHAGEN_NORM_LAYER"][0]:
-                shapes["norm1_bias"] = columns
         if kernel.has("ROPE"):
             shapes |= dict.fromkeys(TABLES, (-1, data.rope_dims // 2))
+        return shapes | self._shapes_around()
+
+    def _shapes_around(self) -> dict[str, tuple[int, ...]]:
+        """The same of what is around attention: norms of rows, and a feed-forward."""
+        kernel, data = self.kernel, self.kernel.data
+        width, ffn, shapes = data.y_width, data.ffn, {}
+        if kernel.has("PRE_NORM") or kernel.has("POST_NORM"):
+            shapes["norm1"] = (data.d_model if kernel.has("PRE_NORM") else width,)
+            if kernel.has("FFN"):
+                shapes["norm2"] = (width,)
+            if data.norm_kind == kernel.layouts["constant"]["MHAGEN_NORM_LAYER"][0]:
+                shapes |= {f"{name}_bias": shape for name, shape in shapes.items()}
+        if kernel.has("FFN"):
+            shapes |= {"w1": (width, ffn), "b1": (ffn,), "w2": (ffn, width), "b2": (width,)}
+        if kernel.has("FFN_GATE"):
+            shapes |= {"w3": (width, ffn), "b3": (ffn,)}
         return shapes
 
     def pack(self, *, out_in: bool = False, **weights: Unpack[_keys.Weights]) -> Attention:

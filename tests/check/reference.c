@@ -127,8 +127,9 @@ double ref_act(int act, double x) {
 }
 
 double ref_act_slope(int act, double x, double off) {
-  if (act == MHAGEN_ACT_RELU2) return 2 * at_least(0, x) + off;
-  return act == MHAGEN_ACT_RELU ? 1 : 1.13; /* the steepest, near x = sqrt(2) */
+  if (act != MHAGEN_ACT_RELU && act != MHAGEN_ACT_RELU2) return 1.13; /* the steepest, near x = sqrt(2) */
+  if (x + off < 0) return 0;
+  return act == MHAGEN_ACT_RELU ? 1 : 2 * at_least(0, x) + off;
 }
 
 double ref_float(double x) { return fabs(x) > (double)FLT_MAX ? copysign(INFINITY, x) : x; }

@@ -48,7 +48,7 @@ def test_bits_of_the_header():
 
 
 def test_pointers_of_the_header():
-    """Rows name pointers that there are, and no two rows the same. The feed-forward is a toy still."""
+    """Rows name pointers that there are, and no two rows the same."""
     members = {of: set(re.findall(r"\*(\w+)[,;]", re.search(rf"typedef struct mhagen_{of} \{{(.*?)\}} mhagen_{of};",
                                                             HEADER, re.S)[1])) for of in ("args", "weights")}
     told = json.loads(run(ROOT / "build/mhagen-toy", "schema", "--json"))

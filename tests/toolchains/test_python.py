@@ -121,13 +121,11 @@ def test_old_pythons():
 # ---- layouts ----
 
 def test_layouts():
-    """layout.c has every pointer of weights and arguments, and ctypes' structs of the tests have the same places. Those
-    of the feed-forward are of tests/toys alone."""
+    """layout.c has every pointer of weights and arguments, and ctypes' structs of the tests have the same places."""
     header, kernel = (ROOT / "runtime/mhagen.h").read_text(), mhagen.attention(**TINY).kernel
     for of, struct, more in ("args", Args, ()), ("weights", Weights, {"layout"}):
         body = re.search(rf"typedef struct mhagen_{of} \{{(.*?)\}} mhagen_{of};", header, re.S)[1]
         pointers = re.findall(r"\*(\w+)", re.sub(r"/\*.*?\*/", "", body, flags=re.S))
-        pointers = [name for name in pointers if name not in ("w1", "w2", "b1", "b2")]
         assert len(pointers) >= 14 and {*kernel.layouts[of]} == {*pointers, *more, ""}
         assert {name: at for name, (at, _) in kernel.layouts[of].items() if name} == {
             name: getattr(struct, name).offset for name in [*pointers, *more]}

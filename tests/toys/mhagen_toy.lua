@@ -5,14 +5,10 @@ require("isa.init").add(require "tests.toys.toy")
 local toy_way = require "tests.toys.toy_way"
 require("way.init").add("fours", toy_way)
 require("isa.init").add(toy_way.isa(require "tests.toys.toy"))
-local toy_stage, toy_feed_forward = require "tests.toys.toy_stage", require "tests.toys.toy_feed_forward"
+local toy_stage = require "tests.toys.toy_stage"
 require("stage.init").add("added", toy_stage)
-require("stage.init").add("plain_norm", toy_feed_forward.norm)
-for _, matrix in ipairs(toy_feed_forward.matrices) do require("graph.matrices").add(matrix) end
-for _, toy in ipairs { toy_stage, toy_feed_forward } do
-  require("options.init").add(toy.option)
-  table.insert(require("plan.rewrites").of_formula, { toy.option.key, toy.applies, toy.rewrite })
-end
+require("options.init").add(toy_stage.option)
+table.insert(require("plan.rewrites").of_formula, { toy_stage.option.key, toy_stage.applies, toy_stage.rewrite })
 require("machine.types").add(require "tests.toys.toy_type")
 require("options.init").add(require "tests.toys.toy_option")
 return require "main"
