@@ -36,6 +36,8 @@ FEATURES = [
     ("attention", "norms of queries and keys", "qk_norm=rms qk_norm=layer qk_norm=l2"),
     ("layer", "a norm of rows, before attention or after it", "norm=pre norm=post norm_kind=rms"),
     ("layer", "the residual connection around attention", "residual"),
+    ("layer", "a feed-forward behind attention, with or without a gate",
+     "ffn ffn_act=gelu_tanh ffn_act=quick_gelu ffn_act=relu ffn_act=relu2 ffn_act=silu ffn_gate"),
     ("scores", "a scale of your own", "scale"),
     ("scores", "a softcap (Gemma 2)", "softcap"),
     ("scores", "sinks (gpt-oss)", "sink"),

@@ -394,6 +394,14 @@ COVER = [
     "h=2 d_model=20 dk=6 seq=19 attention=cross seq_kv=23 norm=pre norm_kind=rms io_dtype=bf16 batch=2",
     "h=2 d_model=33 dk=6 seq=5 seq_kv=19 cache=append rope=half norm=pre layer_eps=0.5 dtype=int8",
     "h=2 d_model=3 dk=2 seq=3 q_len=true norm=post norm_kind=rms unroll=full",
+    "h=4 h_kv=2 d_model=37 dk=6 dv=9 seq=21 q_len=true batch=2 norm=post residual=true ffn=50",
+    "h=2 d_model=20 dk=6 seq=19 attention=cross seq_kv=23 norm=pre norm_kind=rms residual=true batch=2 ffn=33 "
+    "ffn_act=silu ffn_gate=true",
+    "h=2 d_model=24 dk=8 seq=9 norm=pre residual=true io_dtype=bf16 ffn=40 ffn_act=gelu_tanh",
+    "h=2 d_model=17 dk=5 y_width=9 seq=13 ffn=7 ffn_act=quick_gelu",
+    "h=2 d_model=20 dk=6 seq=5 seq_kv=19 cache=append q_len=true ffn=70 ffn_act=relu2",
+    "h=1 d_model=3 dk=2 seq=3 norm=post norm_kind=rms ffn=5 ffn_act=relu ffn_gate=true unroll=full",
+    "h=2 d_model=33 dk=16 seq=34 residual=true ffn=1 ffn_act=gelu_tanh ffn_gate=true",
 ]
 
 
