@@ -117,6 +117,7 @@ typedef struct bounding {
   double largest, of_row;          /* the largest score, and its size in a row of y */
   double least, squares;           /* the shortest length of a row of Q, or of K, before its norm; the sum of squares */
   double small;                    /* by how much short rows make roundings larger */
+  struct { double least, squares, rows; } norms[2]; /* of the layer's rows: the shortest one, mean squares, how many */
 } bounding;
 
 static void round_sizes(const formula *f, int i, values x) {
@@ -149,10 +150,14 @@ static void norm_sizes(const formula *f, int i, const norming *by, values x) {
     if (by->gains) size[c] *= fabs((double)by->gains[c]);
     if (by->biases) size[c] += fabs((double)by->biases[c]);
   }
-  if (i == REF_PRODUCTS && isfinite(part)) b->small = fmax(b->small, part / 4); /* of a row that hardly differs */
+  const double own = ref_dot(x.x, x.x, by->n);
+  if (i >= REF_PRODUCTS && isfinite(length) && isfinite(own)) {
+    b->norms[i - REF_PRODUCTS].least = fmin(b->norms[i - REF_PRODUCTS].least, length);
+    b->norms[i - REF_PRODUCTS].squares += own / (double)by->n, b->norms[i - REF_PRODUCTS].rows++;
+  }
   if (i < REF_PRODUCTS) {
     b->least = fmin(b->least, length);
-    if (isfinite(length)) b->squares += ref_dot(x.x, x.x, by->n);
+    if (isfinite(length)) b->squares += own;
   }
   ref_norm(f, i, by, x);
 }
@@ -202,7 +207,8 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   const char *quants = ref_quants(shape);
   const int nibbles = quants && !strcmp(quants, "int4");
   const double from = nibbles ? 4 : shape->unit <= 0x1p-24 ? 16 : 8;
-  return shape->error * fmax(1, max_score / from);
+  const int norms = shape->options & (MHAGEN_PRE_NORM | MHAGEN_POST_NORM) ? 1 + (shape->ffn > 0) : 0;
+  return shape->error * (1 + norms) * fmax(1, max_score / from);
 }
 
 static double row_error(const mhagen_kernel *shape, double score_size) {
@@ -281,7 +287,7 @@ static formula begin_with_sizes(const mhagen_kernel *shape, const mhagen_weights
     if (!f.short_of_memory) make_magnitudes(&f, i, b->magnitudes[i]);
   }
   ref_make_room(&f);
-  f.own = b, b->least = INFINITY, b->small = 1;
+  f.own = b, b->least = b->norms[0].least = b->norms[1].least = INFINITY, b->small = 1;
   return f;
 }
 
@@ -298,6 +304,9 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
   ref_run(&f);
   for (size_t r = 0; r < rows && y_bounds && !f.short_of_memory; r++)
     y_bounds[r] *= sqrt(ref_dot(f.y.size + r * width, f.y.size + r * width, width));
+  for (int i = 0; i < 2; i++) {
+    if (b.norms[i].rows > 0) b.small = fmax(b.small, sqrt(b.norms[i].squares / b.norms[i].rows) / b.norms[i].least);
+  }
   if (max_score) *max_score = b.largest * b.small;
   return ref_end(&f);
 }

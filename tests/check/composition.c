@@ -114,7 +114,7 @@ static void norm_row(const formula *f, int i, size_t n, values row) {
   const norming by = {.kind = shape->norm_kind, .eps = shape->layer_eps, .n = n,
                       .gains = i > REF_Y ? w->norm2 : w->norm1,
                       .biases = shape->norm_kind == MHAGEN_NORM_LAYER ? biases : NULL};
-  f->kind->norm(f, REF_PRODUCTS, &by, row);
+  f->kind->norm(f, i > REF_Y ? REF_PRODUCTS + 1 : REF_PRODUCTS, &by, row);
 }
 
 /* Whether a norm is in front of the rows that a product multiplies, or behind those that it makes. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define LEAST_WEIGHT 0x1p-68 /* a weight of attention below it may be 0: 2^-100 of a sum of 2^-32 */
+#define LEAST_ACTIVATED 0x1p-90 /* as small may be 0 what an activation function makes of a negative number */
 #define LOG2E 1.4426950408889634
 #define FLOAT_UNIT 0x1p-24
 
@@ -327,14 +328,13 @@ static void end_float(values a, size_t i) {
   a.x[i] = ref_float(a.x[i]);
 }
 
-/* The function's own error is a few units of the result, or of x where this is small: float32 has few digits of what
- * large negative x leave. */
+/* The function's own error is a few units of the result, which may be zero where it is tiny. */
 static void activate_inexact(const formula *f, values a, values gate) {
   const int act = f->shape->ffn_act;
   for (size_t i = 0; i < f->of[REF_W2].inner; i++) {
     const double x = a.x[i], y = ref_act(act, x);
     a.off[i] = times(ref_act_slope(act, x, a.off[i]), a.off[i]), a.x[i] = y;
-    if (isfinite(x)) a.off[i] += 8 * FLOAT_UNIT * (fabs(y) + fmin(fabs(x), 1));
+    if (isfinite(x)) a.off[i] += 16 * FLOAT_UNIT * fabs(y) + LEAST_ACTIVATED;
     end_float(a, i);
     if (!gate.x) continue;
     end_float(gate, i);

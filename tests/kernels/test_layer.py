@@ -1,4 +1,5 @@
-"""What is around attention: the norm and the residual connection of PyTorch's layers, by the Python package."""
+"""What is around attention: norms, the residual connection and the feed-forward of PyTorch's layers, by the Python
+package."""
 import os
 import sys
 
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import mhagen
 
 pytestmark = pytest.mark.slow
-WIDTH, HEADS, ROWS, BATCH = 24, 4, 9, 2
+WIDTH, HEADS, ROWS, BATCH, BETWEEN = 24, 4, 9, 2, 50
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,6 +38,39 @@ def norm_of(kind, eps):
     return norm
 
 
+def drawn(module):
+    """With vectors of their own, which PyTorch begins as zeros and ones."""
+    for parameter in module.parameters():
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter)
+    return module
+
+
+def of_attention(module):
+    """Weights by their names in a kernel."""
+    weights = dict(zip(("wq", "wk", "wv"), module.in_proj_weight.chunk(3))) | {"wo": module.out_proj.weight}
+    if module.in_proj_bias is not None:
+        weights |= dict(zip(("bq", "bk", "bv"), module.in_proj_bias.chunk(3))) | {"bo": module.out_proj.bias}
+    return weights
+
+
+def of_norm(number, module):
+    weights = {f"norm{number}": module.weight, f"norm{number}_bias": module.bias}
+    return {name: weight for name, weight in weights.items() if weight is not None}
+
+
+def of_linear(number, module):
+    return {f"w{number}": module.weight} | ({} if module.bias is None else {f"b{number}": module.bias})
+
+
+def run(x, **keys):
+    """A kernel's rows; keys are of the config, or weights as PyTorch has them."""
+    keys = {key: value.numpy().copy() if isinstance(value, torch.Tensor) else value for key, value in keys.items()}
+    layer = mhagen.attention(h=HEADS, d_model=WIDTH, dk=WIDTH // HEADS, seq=ROWS, batch=BATCH, isa="scalar", out_in=True,
+                             **keys)
+    return torch.from_numpy(layer(x.numpy()))
+
+
 def attention_block(where, attention, norm, x, residual):
     """As nn.TransformerEncoderLayer has it, with norm_first or without."""
     rows = norm(x) if where == "pre" else x
@@ -55,13 +89,70 @@ def test_blocks_of_pytorch(where, kind, eps, residual):
         nn.init.normal_(attention.in_proj_bias)
         x = 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
         right = attention_block(where, attention, norm, x, residual)
-        weights = dict(zip(("wq", "wk", "wv"), attention.in_proj_weight.chunk(3)))
-        weights |= dict(zip(("bq", "bk", "bv"), attention.in_proj_bias.chunk(3)))
-        weights |= {"wo": attention.out_proj.weight, "bo": attention.out_proj.bias, "norm1": norm.weight}
-        if norm.bias is not None:
-            weights["norm1_bias"] = norm.bias
-        layer = mhagen.attention(h=HEADS, d_model=WIDTH, dk=WIDTH // HEADS, seq=ROWS, batch=BATCH, isa="scalar",
-                                 norm=where, norm_kind=kind, layer_eps=eps, residual=residual, out_in=True,
-                                 **{name: weight.numpy().copy() for name, weight in weights.items()})
-        found = torch.from_numpy(layer(x.numpy()))
+        found = run(x, norm=where, norm_kind=kind, layer_eps=eps, residual=residual, **of_attention(attention),
+                    **of_norm(1, norm))
     assert (found - right).abs().max() <= 3e-6 * right.abs().max()
+
+
+# ---- whole layers ----
+
+def expect(right, x, **keys):
+    found = run(x, residual=True, ffn=BETWEEN, **keys)
+    assert (found - right).abs().max() <= 1e-5 * right.abs().max()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("act, first", in_turn([("gelu", False), ("gelu", True), ("relu", False), ("relu", True)],
+                                               "encoder layer", count=2))
+def test_encoder_layers_of_pytorch(act, first):
+    torch.manual_seed(7)
+    module = nn.TransformerEncoderLayer(WIDTH, HEADS, BETWEEN, activation=act, norm_first=first, batch_first=True)
+    module = drawn(module.eval())
+    x = 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    expect(module(x), x, norm="pre" if first else "post", ffn_act=act, **of_attention(module.self_attn),
+           **of_norm(1, module.norm1), **of_norm(2, module.norm2), **of_linear(1, module.linear1),
+           **of_linear(2, module.linear2))
+
+
+@torch.no_grad()
+def test_block_of_gpt2():
+    """Norms in front, and a feed-forward with the tanh form of gelu."""
+    torch.manual_seed(8)
+    attention, up, down = drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN), \
+        nn.Linear(BETWEEN, WIDTH)
+    norms, x = [norm_of("layer", 1e-5) for _ in range(2)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    hidden = torch.full((ROWS, ROWS), -torch.inf).triu(1)
+    rows = norms[0](x)
+    y = x + attention(rows, rows, rows, attn_mask=hidden, need_weights=False)[0]
+    right = y + down(nn.functional.gelu(up(norms[1](y)), approximate="tanh"))
+    expect(right, x, norm="pre", causal=True, ffn_act="gelu_tanh", **of_attention(attention), **of_norm(1, norms[0]),
+           **of_norm(2, norms[1]), **of_linear(1, up), **of_linear(2, down))
+
+
+@torch.no_grad()
+def test_block_of_llama():
+    """RMS norms in front, and a gate that silu activates; no biases."""
+    torch.manual_seed(9)
+    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, bias=False)
+    gate, up = (nn.Linear(WIDTH, BETWEEN, bias=False) for _ in range(2))
+    down = nn.Linear(BETWEEN, WIDTH, bias=False)
+    norms, x = [norm_of("rms", 1e-6) for _ in range(2)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    hidden = torch.full((ROWS, ROWS), -torch.inf).triu(1)
+    rows = norms[0](x)
+    y = x + attention(rows, rows, rows, attn_mask=hidden, need_weights=False)[0]
+    u = norms[1](y)
+    right = y + down(nn.functional.silu(gate(u)) * up(u))
+    expect(right, x, norm="pre", norm_kind="rms", layer_eps=1e-6, causal=True, ffn_act="silu", ffn_gate=True,
+           **of_attention(attention), **of_norm(1, norms[0]), **of_norm(2, norms[1]), **of_linear(1, gate),
+           **of_linear(3, up), **of_linear(2, down))
+
+
+def test_names_of_weights():
+    """A layer tells what it reads."""
+    layer = mhagen.attention(h=HEADS, d_model=WIDTH, dk=WIDTH // HEADS, seq=ROWS, isa="scalar", norm="post", y_width=20,
+                             ffn=BETWEEN, ffn_gate=True)
+    shapes = layer.weight_shapes()
+    assert [shapes[name] for name in ("w1", "w3", "w2", "b1", "b3", "b2")] == [
+        (20, BETWEEN), (20, BETWEEN), (BETWEEN, 20), (BETWEEN,), (BETWEEN,), (20,)]
+    assert [shapes[name] for name in ("norm1", "norm1_bias", "norm2", "norm2_bias")] == 4 * [(20,)]
+    assert len(shapes) == 8 + 6 + 4
