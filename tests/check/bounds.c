@@ -144,7 +144,8 @@ static void norm_sizes(const formula *f, int i, const norming *by, values x) {
     if (size) size[c] += size_mean, size_squares += size[c] * size[c];
   }
   const double length = ref_length(by, squares), part = sqrt(size_squares / count) / length,
-               lost = ((i < REF_PRODUCTS ? score_steps(shape, 0) : row_steps(shape)) + (double)by->n) * shape->unit * part;
+               steps = (i < REF_PRODUCTS ? score_steps(shape, 0) : row_steps(shape)) + (double)by->n,
+               lost = steps * shape->unit * part;
   for (size_t c = 0; c < by->n && size; c++) {
     size[c] = lost < 1 ? (size[c] + fabs(x.x[c] - mean) * part) / length / (1 - lost) : 1e300;
     if (by->gains) size[c] *= fabs((double)by->gains[c]);
@@ -206,8 +207,10 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   /* Scores of int4 err by a tenth of themselves. */
   const char *quants = ref_quants(shape);
   const int nibbles = quants && !strcmp(quants, "int4");
-  const double from = nibbles ? 4 : shape->unit <= 0x1p-24 ? 16 : 8;
-  const int norms = shape->options & (MHAGEN_PRE_NORM | MHAGEN_POST_NORM) ? 1 + (shape->ffn > 0) : 0;
+  const int wide = shape->unit <= 0x1p-24;
+  const double from = nibbles ? 4 : wide ? 16 : 8;
+  /* Each norm of rows adds float32's roundings, which are nothing beside those of another type. */
+  const int norms = wide && shape->options & (MHAGEN_PRE_NORM | MHAGEN_POST_NORM) ? 1 + (shape->ffn > 0) : 0;
   return shape->error * (1 + norms) * fmax(1, max_score / from);
 }
 

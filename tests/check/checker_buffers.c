@@ -112,7 +112,7 @@ void make_buffers(checker *c) {
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
   const size_t norm1 = has(c, MHAGEN_PRE_NORM) ? d * f : has(c, MHAGEN_POST_NORM) ? yd * f : 0,
-               norm2 = norm1 && has(c, MHAGEN_FFN) ? yd * f : 0, biased = kernel->norm_kind == MHAGEN_NORM_LAYER ? 1 : 0;
+               norm2 = norm1 && has(c, MHAGEN_FFN) ? yd * f : 0, biased = kernel->norm_kind == MHAGEN_NORM_LAYER;
   const size_t ffn = (size_t)kernel->ffn * f, gate = has(c, MHAGEN_FFN_GATE) ? ffn : 0;
   const size_t bytes[BUFFERS] = {
       [Q] = batch * n * d * io,

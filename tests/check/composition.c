@@ -104,7 +104,7 @@ void ref_make_room(formula *f) {
   f->e.sees = (char *)ref_room(f, f->e.m / sizeof(double) + 1);
 }
 
-/* ---- products: rows of an input, contexts, or rows of Y and of the feed-forward, times a matrix, or as they are ---- */
+/* ---- products: rows of an input, contexts, rows of Y and of the feed-forward, times a matrix or as they are ---- */
 
 /* The norm of the layer's rows: the first is around attention, the second around the feed-forward. */
 static void norm_row(const formula *f, int i, size_t n, values row) {

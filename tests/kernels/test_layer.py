@@ -66,8 +66,8 @@ def of_linear(number, module):
 def run(x, **keys):
     """A kernel's rows; keys are of the config, or weights as PyTorch has them."""
     keys = {key: value.numpy().copy() if isinstance(value, torch.Tensor) else value for key, value in keys.items()}
-    layer = mhagen.attention(h=HEADS, d_model=WIDTH, dk=WIDTH // HEADS, seq=ROWS, batch=BATCH, isa="scalar", out_in=True,
-                             **keys)
+    layer = mhagen.attention(h=HEADS, d_model=WIDTH, dk=WIDTH // HEADS, seq=ROWS, batch=BATCH, isa="scalar",
+                             out_in=True, **keys)
     return torch.from_numpy(layer(x.numpy()))
 
 

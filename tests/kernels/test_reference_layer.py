@@ -1,4 +1,4 @@
-"""The reference of what is around attention against PyTorch in double: norms, the residual connection, feed-forwards."""
+"""The reference of what is around attention against PyTorch in double: norms, residuals, feed-forwards."""
 import ctypes
 import math
 

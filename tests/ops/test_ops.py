@@ -283,7 +283,8 @@ def test_toy_stage_drawn(tmp_path):
             assert told.stderr.startswith("mhagen: config: ")
             continue
         ran += 1
-        adds("added=true", config, isa, tmp_path / str(ran), "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+        adds("added=true", config, isa, tmp_path / str(ran), "-fsanitize=address,undefined",
+             "-fno-sanitize-recover=all")
 
 
 def test_toy_isa_is_small():
