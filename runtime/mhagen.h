@@ -233,7 +233,7 @@ enum {
                                                have a norm, norm_kind, before all else */
 #define MHAGEN_POST_NORM ((uint64_t)1 << 32) /* the rows of y have one, behind all else */
 #define MHAGEN_FFN ((uint64_t)1 << 33)       /* a feed-forward is behind y: z = y + ffn(y) */
-#define MHAGEN_FFN_GATE ((uint64_t)1 << 34)  /* it has w3: what lies between is act(x w1) * (x w3) */
+#define MHAGEN_FFN_GATE ((uint64_t)1 << 34)  /* it has w3: act(x w1) * (x w3) is between */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,

@@ -51,7 +51,7 @@ static float result(const void *y, size_t i) {
   return is_small() ? widened(((const uint16_t *)y)[i]) : ((const float *)y)[i];
 }
 
-/* Whether it is what is expected as a number of its type: of bfloat16 one of the nearest, but for what `plain` errs by. */
+/* Whether it is what is expected as a number of its type: of bfloat16 one of the nearest, but for plain's error. */
 static int is_near(float got, float expected) {
   if (!is_small()) return got == expected;
   return fabs((double)got - (double)expected) <= ldexp(1.001, ilogb((double)expected) - 8) + 1e-5;
