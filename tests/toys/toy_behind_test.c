@@ -60,7 +60,7 @@ static int is_near(float got, float expected) {
 int main(void) {
   const mhagen_weights weights = {.wq = drawn(KEYS), .wk = drawn(KEYS), .wv = drawn(VALUES),
                                   .wo = drawn(WITH_HEADS * WITH_DV * WIDTH)};
-  float *x = drawn(NUMBERS), *plain = drawn(NUMBERS), *before = drawn(NUMBERS);
+  float *x = drawn(INPUTS), *plain = drawn(NUMBERS), *before = drawn(NUMBERS);
   float *k = drawn((size_t)OTHER * WITH_K_WIDTH), *v = drawn((size_t)OTHER * WITH_V_WIDTH);
   void *y[2] = {as_given(before, NUMBERS), as_given(before, NUMBERS)};
   void *packed[2] = {buffer(WITH_PACKED_BYTES), buffer(WITHOUT_PACKED_BYTES)};
@@ -73,7 +73,7 @@ int main(void) {
   mhagen_pool *pool = mhagen_pool_create(2);
   int bad = with_pack(&weights, packed[0]) || without_pack(&weights, packed[1]) || without_run(&args);
   args.packed = packed[0], args.workspace = buffer(WITH_WORKSPACE_BYTES);
-  args.q = as_given(x, NUMBERS);
+  args.q = as_given(x, INPUTS);
   if (crosses) args.k = as_given(k, (size_t)OTHER * WITH_K_WIDTH), args.v = as_given(v, (size_t)OTHER * WITH_V_WIDTH);
   args.y = y[0], bad |= with_run(&args) != MHAGEN_OK;
   args.y = y[1], bad |= mhagen_run_parallel(&with_kernel, &args, pool) != MHAGEN_OK;
