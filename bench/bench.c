@@ -207,19 +207,25 @@ static void make_data(bench *b) {
   const size_t d = (size_t)k->d_model, dk = (size_t)k->k_width, dv = (size_t)k->v_width,
                dy = (size_t)k->y_width, h = (size_t)k->h, h_kv = (size_t)k->h_kv,
                hq = h * (size_t)k->dk, hk = h_kv * (size_t)k->dk, hv = h_kv * (size_t)k->dv,
-               ho = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq;
+               ho = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq, ffn = (size_t)k->ffn;
+  const int all = MHAGEN_PROJECT_Q | MHAGEN_PROJECT_K | MHAGEN_PROJECT_V | MHAGEN_PROJECT_O,
+            project = k->options & MHAGEN_UNPROJECTED ? k->project : all,
+            gated = (k->options & MHAGEN_FFN_GATE) != 0;
   const struct {
+    int there;
     size_t in, out;
     const float **weights, **bias;
-  } projections[] = { /* in the order of MHAGEN_PROJECT_Q, .. */
-      {d, hq, &b->weights.wq, &b->weights.bq}, {dk, hk, &b->weights.wk, &b->weights.bk},
-      {dv, hv, &b->weights.wv, &b->weights.bv}, {ho, dy, &b->weights.wo, &b->weights.bo}};
-  const int all = MHAGEN_PROJECT_Q | MHAGEN_PROJECT_K | MHAGEN_PROJECT_V | MHAGEN_PROJECT_O,
-            project = k->options & MHAGEN_UNPROJECTED ? k->project : all;
-  for (int i = 0; i < 4; i++) {
-    if (!(project & 1 << i)) continue;
-    *projections[i].weights = numbers(b, projections[i].in * projections[i].out, 1 / sqrt((double)projections[i].in));
-    *projections[i].bias = numbers(b, projections[i].out, 0.1);
+  } products[] = {{project & MHAGEN_PROJECT_Q, d, hq, &b->weights.wq, &b->weights.bq},
+                  {project & MHAGEN_PROJECT_K, dk, hk, &b->weights.wk, &b->weights.bk},
+                  {project & MHAGEN_PROJECT_V, dv, hv, &b->weights.wv, &b->weights.bv},
+                  {project & MHAGEN_PROJECT_O, ho, dy, &b->weights.wo, &b->weights.bo},
+                  {ffn > 0, dy, ffn, &b->weights.w1, &b->weights.b1},
+                  {ffn > 0, ffn, dy, &b->weights.w2, &b->weights.b2},
+                  {gated, dy, ffn, &b->weights.w3, &b->weights.b3}};
+  for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
+    if (!products[i].there) continue;
+    *products[i].weights = numbers(b, products[i].in * products[i].out, 1 / sqrt((double)products[i].in));
+    *products[i].bias = numbers(b, products[i].out, 0.1);
   }
   b->packed = allocate(b, k->packed_bytes, 0), b->tables = allocate(b, k->tables_bytes, 0);
   const int cross = (k->options & MHAGEN_CROSS) != 0;

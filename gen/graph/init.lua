@@ -30,6 +30,9 @@
 --   doc             what a and c are, in words, { a, c }, likewise
 --   qk              for keys: norm and rope of their rows (graph/qk.lua); attention has those of queries
 --
+-- A stage that only moves numbers may have `inputs`, which it converts (stage/convert.lua). Or it is `as_given`: it
+-- reads an input in the type in which it is given.
+--
 -- A matrix as it is packed:
 --
 --   section                 of packed weights, with the name of the given matrix where there is one
@@ -171,6 +174,13 @@ end
 function M.projection(list, tensor)
   local stage = M.origin(list, tensor)
   return stage and stage.weights and stage or nil
+end
+
+-- The place behind the stages that make rows of inputs: those that convert them, and the norm in front of the layer.
+function M.behind_inputs(list)
+  local place = 1
+  while list[place].inputs or list[place].as_given do place = place + 1 end
+  return place
 end
 
 -- The output projection, or nil.

@@ -19,7 +19,7 @@ local M = {}
 -- A norm by its number, which its matrices have in their names.
 local function norm(cfg, number, fields)
   local name = "norm" .. number
-  return graph.moving(graph.with({ name = name, kind = "norm", phase = name,
+  return graph.moving(graph.with({ name = name, kind = "norm", phase = name, as_given = true,
     norm = { norm = cfg.norm_kind, eps = cfg.layer_eps }, gains = name,
     biases = cfg.norm_kind == "layer" and name .. "_bias" or nil, packs = name }, fields))
 end
@@ -57,7 +57,8 @@ end
 -- A product of the feed-forward, by the number of its matrix.
 local function product(cfg, number, fields)
   local weights, bias = "w" .. number, "b" .. number
-  return graph.product(graph.with({ phase = fields.name, title = fields.name, nest = "groups", rows = cfg.seq, heads = 1,
+  return graph.product(graph.with({
+    phase = fields.name, title = fields.name, nest = "groups", rows = cfg.seq, heads = 1,
     weights = graph.matrix(weights, { steps = fields.steps }),
     bias = { section = bias, text = bias, terms = { { a = bias } } } }, fields))
 end
@@ -65,11 +66,11 @@ end
 local function feed_forward(cfg, list)
   return behind(cfg, list, "attended", function(made, y)
     local width, ffn, stages = cfg.y_width, cfg.ffn, {}
-    local read, hidden = cfg.norm == "pre" and rows("normed2", width) or made, rows("hidden", ffn)
+    local read, between = cfg.norm == "pre" and rows("normed2", width) or made, rows("intermediate", ffn)
     if read ~= made then stages[1] = norm(cfg, 2, { a = made, c = read, cols = width }) end
     local function up(number, name, fields)
-      stages[#stages + 1] = product(cfg, number, graph.with({ name = name, a = read, c = hidden, steps = width,
-        cols = ffn, doc = { a = "rows of the layer", c = "rows between the products of the feed-forward" } }, fields))
+      stages[#stages + 1] = product(cfg, number, graph.with({ name = name, a = read, c = between, steps = width,
+        cols = ffn, doc = { a = "rows of the layer", c = "intermediate rows" } }, fields))
     end
     if cfg.ffn_gate then
       local gate = rows("gate", ffn)
@@ -78,8 +79,8 @@ local function feed_forward(cfg, list)
     else
       up(1, "up", { activate = cfg.ffn_act })
     end
-    stages[#stages + 1] = product(cfg, 2, { name = "down", a = hidden, c = y, steps = ffn, cols = width, add = made,
-      doc = { a = "rows between the products of the feed-forward", c = "Y" } })
+    stages[#stages + 1] = product(cfg, 2, { name = "down", a = between, c = y, steps = ffn, cols = width, add = made,
+      doc = { a = "intermediate rows", c = "Y" } })
     return stages
   end)
 end

@@ -31,7 +31,7 @@ local function phases(plan)
   local function add_stage(stage)
     for _, line in ipairs(kinds.ask("describe", {}, plan, stage)) do add(line[1], line[2]) end
   end
-  if plan.stages[1].kind == "norm" then add_stage(plan.stages[1]) end
+  for i = 1, graph.behind_inputs(plan.stages) - 1 do add_stage(plan.stages[i]) end
   for _, name in ipairs { "keys", "values", "queries", "attend", "output" } do
     local stage = plan.stage[name]
     local instead = not stage and plan.attend.instead[name]

@@ -32,8 +32,8 @@ return {
     akin = { "hidden_act", "activation", "activation_function", "act" },
     doc = "activation of the feed-forward: x P(x), its form of tanh, x / (1 + exp(-1.702 x)), max(x, 0), its square, "
       .. "x / (1 + exp(-x))", draw = { chance = 0.7 } },
-  { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "gated", bit = "MHAGEN_FFN_GATE", beside = { "ffn" },
-    akin = { "swiglu", "geglu", "glu", "gated" },
+  { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "gated", bit = "MHAGEN_FFN_GATE",
+    beside = { "ffn" }, akin = { "swiglu", "geglu", "glu", "gated" },
     doc = "the feed-forward multiplies what is activated by a third product: act(x W1 + b1) * (x W3 + b3)",
     draw = { chance = 0.4 } },
 }

@@ -46,7 +46,8 @@ local function of_rows(list, kind, make)
     if stage.weights and a.at == "rows" and stage ~= output then
       local there = {}
       if not known[a.name] then
-        known[a.name] = tensors.with(make(a, stage), { at = "rows", scaled = "rows" })
+        local made = make(a, stage)
+        known[a.name] = tensors.rows(made.name, graph.with(made, { scaled = "rows" }))
         local name = kind .. "_" .. a.name
         there[1] = graph.moving { name = name, phase = name, kind = kind, inputs = {
           { name = a.name, of = a, to = known[a.name], rows = stage.rows, cols = stage.steps } } }
@@ -72,8 +73,7 @@ function M.of_operands(list, kind, make)
       edits[stage] = { graph.with(stage, { a = known[input.name] }) }
     end
   end
-  local first = list[1].kind == "norm" and 2 or 1 -- the norm makes what is read
-  return of_rows(in_front(graph.edited(list, edits), stages, first), kind, make)
+  return of_rows(in_front(graph.edited(list, edits), stages, graph.behind_inputs(list)), kind, make)
 end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
@@ -130,7 +130,7 @@ function M.widen(plan, list)
   end
   for i, stage in ipairs(list) do
     local fill = stage.fill
-    local a = stage.kind == "norm" and stage.a or wide(stage.a, fill) -- a norm reads any type
+    local a = stage.as_given and stage.a or wide(stage.a, fill)
     out[i] = graph.with(stage, { a = a, queries = wide(stage.queries, fill),
                                  keys = wide(stage.keys, fill), values = wide(stage.values, fill) })
   end

@@ -8,9 +8,8 @@ local M = {}
 
 -- Inserts the transposition, for all queries, after the stages that convert inputs.
 local function with_transpose(list, transpose)
-  local first = 1
-  while list[first].inputs or list[first].kind == "norm" do first = first + 1 end
-  return graph.edited(list, { [list[first]] = { transpose, list[first] } })
+  local first = list[graph.behind_inputs(list)]
+  return graph.edited(list, { [first] = { transpose, first } })
 end
 
 -- The list with these lanes, "columns", "queries" or "none".

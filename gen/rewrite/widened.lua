@@ -15,7 +15,8 @@ function M.rewrite(_, list)
     local kind = kinds[stage.nest]
     if kind then
       local name = "wide_" .. stage.weights.section
-      local wide = graph.moving { name = name, kind = kind, phase = stage.nest == "groups" and stage ~= output and name or nil }
+      local of_layer = stage.nest == "groups" and stage ~= output
+      local wide = graph.moving { name = name, kind = kind, phase = of_layer and name or nil }
       if stage.nest == "rows" then first = first and first + 1 or #out + 1 end
       table.insert(out, stage.nest == "rows" and first or #out + 1, wide)
       stage = graph.with(stage, { wide = wide.name })
