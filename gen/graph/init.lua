@@ -176,6 +176,14 @@ function M.projection(list, tensor)
   return stage and stage.weights and stage or nil
 end
 
+-- Whether epilogues multiply by a tensor or add it.
+function M.is_beside(list, tensor)
+  for _, stage in ipairs(list) do
+    if stage.times == tensor or stage.add == tensor then return true end
+  end
+  return false
+end
+
 -- The place behind the stages that make rows of inputs: those that convert them, and the norm in front of the layer.
 function M.behind_inputs(list)
   local place = 1

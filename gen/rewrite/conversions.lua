@@ -38,21 +38,34 @@ local function in_front(list, stages, first)
   return list
 end
 
--- The list with a stage in front of each product of the feed-forward. Products that read the same rows share it.
+-- Whether the product that makes rows may store them as words: these are pairs of its columns without any padding.
+local function stores_words(maker, kind, words, steps)
+  return kind == "narrow" and maker.nest == "groups" and ways.interleave(words.scheme) == 1
+    and words.words * words.scheme.group == steps
+end
+
+-- The list with a stage in front of each product of the feed-forward, unless what it would make can be stored at once.
+-- Products that read the same rows share it.
 local function of_rows(list, kind, make)
   local output, known, edits = graph.output(list), {}, {}
   for _, stage in ipairs(list) do
     local a = stage.a
     if stage.weights and a.at == "rows" and stage ~= output then
-      local there = {}
-      if not known[a.name] then
-        local made = make(a, stage)
-        known[a.name] = tensors.rows(made.name, graph.with(made, { scaled = "rows" }))
+      local there, maker = {}, graph.maker(list, a)
+      local made = not known[a.name] and make(a, stage)
+      local to = made and tensors.rows(made.name, graph.with(made, { scaled = "rows" })) or known[a.name]
+      if made and stores_words(maker, kind, made, stage.steps) and not graph.is_beside(list, a) then
+        to = layouts.pairs(to, "columns", to.scheme)
+        local before = edits[maker] or { maker }
+        before[#before] = graph.with(before[#before], { c = to })
+        edits[maker] = before
+      elseif made then
         local name = kind .. "_" .. a.name
         there[1] = graph.moving { name = name, phase = name, kind = kind, inputs = {
-          { name = a.name, of = a, to = known[a.name], rows = stage.rows, cols = stage.steps } } }
+          { name = a.name, of = a, to = to, rows = stage.rows, cols = stage.steps } } }
       end
-      there[#there + 1] = graph.with(stage, { a = known[a.name] })
+      known[a.name] = to
+      there[#there + 1] = graph.with(stage, { a = to })
       edits[stage] = there
     end
   end

@@ -4,6 +4,7 @@
 
 local asked = require "emit.asked"
 local choices = require "base.choices"
+local expr = require "base.expr"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
@@ -28,12 +29,12 @@ function M.plan(plan, stage)
   end
   local product, cost = tiles.columns(tiles.target(plan, stage.multiplied), KEYS, sets, stage.cols,
     { steps = tiles.words(stage.scheme, stage.steps), order = "columns",
-      rounded = plan.arrays.round and stage.c.at == "input" })
+      rounded = stage.c.words or plan.arrays.round and stage.c.at == "input" })
   -- L2 holds the rows of A of a block, so that each panel is read from L3 or DRAM once a block.
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))
   return cost, { product = product, blocks = blocks, block_count = block_count,
-                 c = not stage.c.exact and tensors.with(stage.c, { row = product.ld }) or nil,
+                 c = not (stage.c.exact or stage.c.words) and tensors.with(stage.c, { row = product.ld }) or nil,
                  packed = packed.panels(stage, product) }
 end
 
@@ -41,7 +42,8 @@ function M.sections(plan, stage, add)
   packed.sections(stage, "packed", (stage.weights.section:gsub("^w", "W")), add)
   local c = stage.c
   if c.at == "rows" then
-    add("entry", { name = c.name, doc = stage.doc.c, cols = c.row, count = plan.cfg.seq * c.row })
+    add("entry", { name = c.name, doc = stage.doc.c, cols = c.row, count = c.count or plan.cfg.seq * c.row,
+                   type = c.words and c.scheme.held })
   end
   if not (plan.cfg.q_len and c.at == "input") then return end
   local rows = 0
@@ -167,7 +169,8 @@ local function piece_at(K, place, stage, piece, own)
   local row, column = own.first * group.used + group.q0, own.column
   local function of_group(name) return memory:of_group(place, name, group, own.first) end
   local function rows_of(tensor)
-    return tensor and memory:tensor(place, tensor):at(layouts.at(tensor, row) + column)
+    local at = tensor and tensor.words and layouts.word_at(tensor, expr.share(column, 2)) or column
+    return tensor and memory:tensor(place, tensor):at(layouts.at(tensor, row) + at)
   end
   return {
     before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,
