@@ -29,15 +29,17 @@ function M.blocks(t, rows, prefix, size)
 end
 
 -- The horizontal sums of the vectors list[i], i from 0 to L-1, as the lanes of one vector. Another op may take the
--- place of addition, with its word for names.
-function M.sums(t, list, op, word)
+-- place of addition, with its word for names. of: a part of further names, where a function has several such sums.
+function M.sums(t, list, op, word, of)
   local w, block = t.isa.full, 1
+  of = of or ""
   while block < t.isa.lanes do
     local joined = {}
     for i = 0, #list, 2 do
       local name, a, b = ("_%d_%d"):format(2 * block, i // 2), list[i], list[i + 1]
-      joined[i // 2] = t:op(op or "add", w, (word or "sums") .. name, t:op("trn_lo", w, "even" .. name, a, b, block),
-        t:op("trn_hi", w, "odd" .. name, a, b, block))
+      local even = t:op("trn_lo", w, "even" .. of .. name, a, b, block)
+      local odd = t:op("trn_hi", w, "odd" .. of .. name, a, b, block)
+      joined[i // 2] = t:op(op or "add", w, (word or "sums") .. name, even, odd)
     end
     list, block = joined, 2 * block
   end

@@ -3,7 +3,7 @@
 -- Sennrich, Root Mean Square Layer Normalization, 2019.
 --
 -- Lanes are columns of a row, and the rows of a few queries are done at once. The mean and the mean square are taken in
--- two passes over a row that L1 holds. A row does not depend on its neighbours.
+-- two passes over a row that L1 holds (emit/norm.lua). A row does not depend on its neighbours.
 
 local expr = require "base.expr"
 local groups = require "schedule.groups"

@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-from tools import MHAGEN, ROOT, in_turn, installed, shared
+from tools import ISAS, MHAGEN, ROOT, in_turn, installed, native, shared
 
 if not installed("torch", "numpy"):
     pytest.skip("PyTorch is not installed", allow_module_level=True)
 
+import numpy
 import torch
 from torch import nn
 
@@ -30,9 +31,9 @@ class RMS(nn.RMSNorm):
     bias = None
 
 
-def norm_of(kind, eps):
+def norm_of(kind, eps, width=WIDTH):
     """One with weights of its own."""
-    norm = (nn.LayerNorm if kind == "layer" else RMS)(WIDTH, eps=eps)
+    norm = (nn.LayerNorm if kind == "layer" else RMS)(width, eps=eps)
     for parameter in norm.parameters():
         nn.init.normal_(parameter)
     return norm
@@ -92,6 +93,23 @@ def test_blocks_of_pytorch(where, kind, eps, residual):
         found = run(x, norm=where, norm_kind=kind, layer_eps=eps, residual=residual, **of_attention(attention),
                     **of_norm(1, norm))
     assert (found - right).abs().max() <= 3e-6 * right.abs().max()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("isa", in_turn(filter(native, ISAS), "constant rows", count=2))
+def test_rows_with_a_large_mean(isa):
+    """Rows of equal numbers become the biases, however small epsilon is. Others lose what float32 lacks of a mean."""
+    width, rows = 768, 19
+    norm, none = norm_of("layer", 1e-12, width), numpy.zeros((width, 1), numpy.float32)
+    layer = mhagen.attention(h=1, d_model=width, dk=1, seq=rows, isa=isa, norm="post", residual=True, layer_eps=1e-12,
+                             wq=none, wk=none, wv=none, wo=none.T.copy(), norm1=norm.weight.numpy(),
+                             norm1_bias=norm.bias.numpy())
+    equal = (10 ** torch.linspace(-3, 4, rows)).repeat(width, 1).T.contiguous()
+    assert (layer(equal.numpy()) == norm.bias.numpy()).all()
+    near = 1000 + 0.01 * torch.randn(rows, width)
+    right = nn.functional.layer_norm(near.double(), [width], norm.weight.double(), norm.bias.double(), eps=1e-12)
+    off = (torch.from_numpy(layer(near.numpy())) - right).abs() / norm.weight.abs()
+    assert off.max() <= 3.1e-3
 
 
 # ---- whole layers ----
