@@ -8,6 +8,7 @@ local fixed = require "onnx.fixed"
 local json = require "base.json"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
+local matrices = require "graph.matrices"
 local model_text = require "model.text"
 local onnxruntime = require "command.onnxruntime"
 local options = require "options.init"
@@ -99,6 +100,20 @@ local function layers_of(model, args, given)
   return args.onnxruntime and onnxruntime.choose(model, all, given) or all
 end
 
+-- Refuses a key that is given and asks for a matrix that the layer has not, unless it is the model's own.
+local function refuse_absent(layer, given)
+  local own = {}
+  for _, word in ipairs(layer.keys) do own[word] = true end
+  for _, of in ipairs(matrices.of(layer.cfg)) do
+    local name, key = of.matrix.name, of.matrix.key
+    local value = key and given[key]
+    if value and not layer.weights[name] and not own[key .. "=" .. value] then
+      error({ key = key, value = value, rule = ("asks for %s, which layer %s has not; `mhagen pack` packs matrices")
+        :format(name, layer.name) }, 0)
+    end
+  end
+end
+
 -- The layers with the parts of their weights: kernels in the order in
 -- which they come, each { cfg, layers }. Nothing is written yet, and no weights are read.
 local function plan(model, args)
@@ -107,6 +122,7 @@ local function plan(model, args)
   for _, layer in ipairs(all) do
     local cfg = layer.cfg
     layer.weights = layers.weights(model, layer, cfg, host.type_size)
+    refuse_absent(layer, given)
     local entry = kernels[cfg.name]
     if entry and config.canonical(entry.cfg) ~= config.canonical(cfg) then
       error({ message = ("layer %s: another kernel has the name %s too; take it alone, by --only"):format(

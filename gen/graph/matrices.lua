@@ -3,6 +3,7 @@
 --   name       of the pointer in mhagen_weights
 --   size(cfg)  rows and columns, where y = x W; nothing for a config without the matrix
 --   projects   the letter of `project` that asks for it
+--   key        of a config: what asks for it
 --   required   a null pointer is an error
 --   null       otherwise, what a null pointer stands for: zeros, ones, or the cosines or sines of rope's angles; a row
 --              of gen/score may define other numbers
@@ -32,7 +33,7 @@ local function bias(letter)
 end
 
 local function gain(name, heads)
-  return { name = name, null = "ones", size = function(cfg)
+  return { name = name, key = "qk_norm", null = "ones", size = function(cfg)
     local qk = qk_of.of(cfg)
     if qk and qk.norm then return 1, qk.dk * (qk[heads] or 1) end
   end }
@@ -47,13 +48,13 @@ end
 
 -- One number for each head; the matrix has the name of the key.
 local function of_heads(key)
-  return { name = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
+  return { name = key, key = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
 
 -- Gains of a norm of rows, or its biases, which a layer norm has. The first is around attention, the second around the
 -- feed-forward.
 local function of_norm(number, word, null)
-  return { name = "norm" .. number .. word, null = null, size = function(cfg)
+  return { name = "norm" .. number .. word, key = "norm", null = null, size = function(cfg)
     if cfg.norm == "none" or null == "zeros" and cfg.norm_kind ~= "layer" or number == 2 and cfg.ffn == 0 then
       return nil
     end
@@ -63,7 +64,8 @@ end
 
 -- A matrix of the feed-forward, or its bias. W3 is that of a gate.
 local function feed_forward(letter, number, size)
-  return { name = letter .. number, required = letter == "w", null = "zeros", size = function(cfg)
+  local key = number == 3 and "ffn_gate" or "ffn"
+  return { name = letter .. number, key = key, required = letter == "w", null = "zeros", size = function(cfg)
     if cfg.ffn > 0 and (number < 3 or cfg.ffn_gate) then return size(cfg) end
   end }
 end

@@ -731,6 +731,9 @@ def test_wrong_models(bert, tmp_path):
     path = write_model(tmp_path / "model", config, tensors)
     for words, message in [(["seq=4"], "layer encoder.layer.0.attention: config: isa: is required"),
                            (["isa=scalar", "seq=4", "seq=5"], "seq = 5: is given twice"),
+                           (["isa=scalar", "seq=4", "norm=post"], "norm = post: asks for norm1, which layer encoder.l"),
+                           (["isa=scalar", "seq=4", "ffn=8"], "ffn = 8: asks for w1, which layer encoder.layer.0.att"),
+                           (["isa=scalar", "seq=4", "sink=true"], "sink = true: asks for sink, which layer encoder"),
                            (["isa=scalar", "causal"], "config: causal: is no key=value; causal has the values"),
                            (["isa=scalar", "some.lua"], "some.lua: is no key=value"),
                            (["isa=scalar", "seq"], "config: seq: is no key=value; seq has the values 1..65536"),
