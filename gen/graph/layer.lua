@@ -74,7 +74,7 @@ local function feed_forward(cfg, list)
     end
     if cfg.ffn_gate then
       local gate = rows("gate", ffn)
-      up(1, "gate", { c = gate, activate = cfg.ffn_act })
+      up(1, "gate", { c = gate, activate = cfg.ffn_act, doc = { a = "rows of the layer", c = "the gate" } })
       up(3, "up", { times = gate })
     else
       up(1, "up", { activate = cfg.ffn_act })

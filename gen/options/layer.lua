@@ -25,14 +25,15 @@ return {
     bit = "MHAGEN_FFN", number = true, akin = { "intermediate_size", "d_ff", "dim_feedforward", "hidden_dim",
     "mlp_dim", "ffn_dim", "n_inner" },
     excludes = { { key = "project", lacks = "o", why = "which does not project Y" } },
-    doc = "width of the feed-forward behind Y, z = y + act(norm2(y) W1 + b1) W2 + b2; 0: none",
+    doc = "width of the feed-forward behind Y, y + act(u W1 + b1) W2 + b2; u is y, or norm2(y) with norm = pre. "
+      .. "0: none",
     draw = { chance = 0.15, of = { 1, 7, 16, 33, 64, 100 } } },
   { key = "ffn_act", kind = "choice", choices = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu" },
-    default = "gelu", beside = { "ffn" }, name = "_", word = "%s", number = "MHAGEN_ACT_",
+    default = "gelu", beside = { "ffn" }, name = "_", word = "activated by %s", number = "MHAGEN_ACT_",
     akin = { "hidden_act", "activation", "activation_function", "act" },
     doc = "activation of the feed-forward: x P(x), its form of tanh, x / (1 + exp(-1.702 x)), max(x, 0), its square, "
       .. "x / (1 + exp(-x))", draw = { chance = 0.7 } },
-  { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "gated", bit = "MHAGEN_FFN_GATE",
+  { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "with a gate", bit = "MHAGEN_FFN_GATE",
     beside = { "ffn" }, akin = { "swiglu", "geglu", "glu", "gated" },
     doc = "the feed-forward multiplies what is activated by a third product: act(x W1 + b1) * (x W3 + b3)",
     draw = { chance = 0.4 } },

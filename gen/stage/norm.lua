@@ -16,7 +16,8 @@ local M = { phase = "norm", title = "norm" }
 local function given(stage) return { stage.gains, stage.biases } end
 
 function M.sections(plan, stage, add)
-  for _, name in ipairs(given(stage)) do add("packed", { name = name, doc = "of a norm", count = stage.cols }) end
+  local docs = { "gains of " .. stage.name, "biases of " .. stage.name }
+  for i, name in ipairs(given(stage)) do add("packed", { name = name, doc = docs[i], count = stage.cols }) end
   local c = stage.c
   if c.at == "rows" then
     add("entry", { name = c.name, doc = "normed rows", cols = c.row, count = plan.cfg.seq * c.row })
