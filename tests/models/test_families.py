@@ -1,11 +1,10 @@
 """What the rows of further families refuse by name, which their own models would compute otherwise, and which of the
 layers are attention."""
 import re
-import sys
 
 import pytest
 
-from tools import MHAGEN, ROOT, installed, run
+from tools import MHAGEN, installed, run
 
 if not installed("numpy", "torch", "safetensors"):
     pytest.skip("NumPy, PyTorch or safetensors is not installed", allow_module_level=True)
@@ -122,23 +121,3 @@ def test_layers_that_are_attention(kind, fields, layers, tmp_path):
         tmp_path / "out")
     found = re.findall(r'"layers\.(\d)\.self_attn"', (tmp_path / "out/model.c").read_text())
     assert found == list(layers)
-
-
-TABLE = """type\trow\tfit\tfit_calls
-one\tno\tfits\tlayers.N.attn Seen [q: rope half, k: rope half, mask causal window 5] {q=q_proj k=k_proj o=o}
-two\tno\tno\tlayers.N.attn TwoAttention []
-three\tno\tfits\tThreeAttention [strange]
-"""
-PROPOSED = """{ types = { "one" }, stacks = {
-  stack("layers.%d.attn", { "q_proj", "k_proj", "?", "o" }, joined(CAUSAL, rope("half"), k.window(...))),  -- Seen
-} },
-{ types = { "three" }, stacks = {
-  -- not read: ThreeAttention [strange]
-} },
-"""
-
-
-def test_proposals(tmp_path):
-    """Rows of what models were seen to compute."""
-    (tmp_path / "table.tsv").write_text(TABLE)
-    assert run(sys.executable, ROOT / "scripts/propose.py", tmp_path / "table.tsv") == PROPOSED
