@@ -15,9 +15,14 @@ local ways = require "way.init"
 
 local M = {}
 
--- What comes before the rows of a tensor in a function's name and comment, by the field of the tile, in their order.
-local BESIDE = { { field = "times", name = "_times_", text = ", times rows of " },
-                 { field = "add", name = "_plus_", text = ", plus rows of " } }
+-- What is done with the rows of another tensor, by the field of the tile, in this order. name, text: what comes before
+-- the tensor in a function's name and comment; step: that of the epilogue.
+local BESIDE = {
+  { field = "times", name = "_times_", text = ", times rows of ",
+    step = function(t, given) return epilogue.times(t, given, "factor_") end },
+  { field = "add", name = "_plus_", text = ", plus rows of ",
+    step = function(t, given) return epilogue.add(t, given, "added_", "given_") end },
+}
 
 -- The tensors that a tile is multiplied by or added to, { of, rows } each, and its activation function. They belong to
 -- the end of the last chunk.
@@ -119,10 +124,8 @@ function M.of(K, tile, p, base, rows)
       list[#list + 1] = { apply = function(value, at) return activate.apply(K.t, at.v.w, value, "_" .. at.name) end }
     end
     for _, other in ipairs(beside(tile)) do
-      local field, row = other.of.field, other.rows.row
-      local given = { p = p[field]:at(base * row), row = row, exact = true }
-      list[#list + 1] = field == "times" and epilogue.times(K.t, given, "factor_")
-        or epilogue.add(K.t, given, "added_", "given_")
+      local row = other.rows.row
+      list[#list + 1] = other.of.step(K.t, { p = p[other.of.field]:at(base * row), row = row, exact = true })
     end
     list[#list + 1] = epilogue.store_as(K.t, target)
     return list

@@ -25,9 +25,11 @@
 --   heads, cols     heads, and the columns of each
 --   weights, bias   matrices as they are packed
 --   scale           of weights and bias
---   activate        the name of the activation function (tape/activation.lua), in the nest "groups"
---   times, add      tensors that the rows of c are multiplied by, and that are added to them, in the same nest
---   doc             what a and c are, in words, { a, c }, likewise
+--   activate        the name of the activation function (tape/activation.lua); this and the next three are of the nest
+--                   "groups" alone
+--   times           a tensor. The rows of c are multiplied by its rows.
+--   add             a tensor. Its rows are added to those of c.
+--   doc             what a and c are, in words, { a, c }
 --   qk              for keys: norm and rope of their rows (graph/qk.lua); attention has those of queries
 --
 -- A stage that only moves numbers may have `inputs`, which it converts (stage/convert.lua). Or it is `as_given`: it

@@ -77,6 +77,12 @@ function M.word_at(layout, word)
   return block * (layout.tile_words * layout.k_stride) + (word - block * layout.tile_words)
 end
 
+-- Where a column of the first row is, also if columns are packed into words.
+function M.column_at(layout, column)
+  if not layout.words then return column end
+  return M.word_at(layout, expr.share(column, M.stored(layout).across))
+end
+
 -- Whether heads of so many columns follow each other in a row.
 function M.side_by_side(layout, columns) return layout.head == columns end
 

@@ -7,9 +7,11 @@ local shapes = require "model.family_shapes"
 
 local stack = family_rows.stack
 local always, joined, rope, window = k.always, k.joined, k.rope, k.window
-local BUFFERS, GAINS, O_PROJ, decoder = shapes.BUFFERS, shapes.GAINS, shapes.O_PROJ, shapes.decoder
+local BUFFERS, GAINS, O_PROJ, OUT_PROJ, decoder = shapes.BUFFERS, shapes.GAINS, shapes.O_PROJ, shapes.OUT_PROJ,
+  shapes.decoder
 
 local WITH_GAINS = { more = GAINS }
+local LFM2_GAINS = { more = { q_norm = "q_layernorm.weight", k_norm = "k_layernorm.weight" } }
 local SPAN = always { norm_span = "all" }
 
 -- Fields of experts, of layers that are no attention, and of what is behind the last layer.
@@ -24,12 +26,9 @@ local function some(at, maps, keys, has, more)
   return { made }
 end
 
-local LLAMA_3 = { rope_type = "llama3", low_freq_factor = 1, high_freq_factor = 4,
-                  original_max_position_embeddings = 8192 }
 local function llama3(factor)
-  local scaling = { factor = factor }
-  for name, value in pairs(LLAMA_3) do scaling[name] = value end
-  return scaling
+  return { rope_type = "llama3", factor = factor, low_freq_factor = 1, high_freq_factor = 4,
+           original_max_position_embeddings = 8192 }
 end
 
 return {
@@ -90,13 +89,13 @@ return {
     harmless = "qk_norm=true", defaults = { rms_norm_eps = 1e-5, rope_scaling = llama3(8) } },
   { types = { "phimoe" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 1e6 }), k.windows)),
     defaults = { num_key_value_heads = 8 } },
-  { types = { "lfm2" }, stacks = some("layers.%d.self_attn", { "q_proj", "k_proj", "v_proj", "out_proj" },
+  { types = { "lfm2" }, stacks = some("layers.%d.self_attn", OUT_PROJ,
     joined(rope("half", { theta = 1e6 }), d.norm_eps), d.listed(d.numbered("full_attn_idxs", true)),
-    { more = { q_norm = "q_layernorm.weight", k_norm = "k_layernorm.weight" } }),
+    LFM2_GAINS),
     defaults = { num_key_value_heads = 8 }, harmless = "full_attn_idxs block_norm_eps" },
-  { types = { "lfm2_moe" }, stacks = some("layers.%d.self_attn", { "q_proj", "k_proj", "v_proj", "out_proj" },
+  { types = { "lfm2_moe" }, stacks = some("layers.%d.self_attn", OUT_PROJ,
     joined(rope("half", { theta = 1e6 }), d.norm_eps), d.listed(function() return false end),
-    { more = { q_norm = "q_layernorm.weight", k_norm = "k_layernorm.weight" } }),
+    LFM2_GAINS),
     defaults = { num_key_value_heads = 8 }, harmless = EXPERTS },
   { types = { "granitemoehybrid" }, stacks = some("layers.%d.self_attn", O_PROJ, joined(d.granite_hybrid, k.granite),
     d.listed(function() return false end)), harmless = GRANITE .. MAMBA },
@@ -107,7 +106,7 @@ return {
   { types = { "falcon_h1" }, stacks = decoder(O_PROJ, joined(rope "half", d.falcon_h1)),
     defaults = { num_key_value_heads = 8 },
     harmless = MAMBA .. "attention_in_multiplier attention_out_multiplier lm_head_multiplier" },
-  { types = { "gpt_neo" }, stacks = { stack("h.%d.attn.attention", shapes.OUT_PROJ, d.gpt_neo, {
+  { types = { "gpt_neo" }, stacks = { stack("h.%d.attn.attention", OUT_PROJ, d.gpt_neo, {
     layers = "num_layers", h = "num_heads" }) }, beside = BUFFERS, harmless = "attention_types attention_layers" },
   { types = { "gpt_bigcode" }, stacks = function(c)
     return { stack("h.%d.attn", { "c_attn", "c_proj" }, joined(k.CAUSAL, d.bigcode), {

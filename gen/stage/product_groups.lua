@@ -4,7 +4,6 @@
 
 local asked = require "emit.asked"
 local choices = require "base.choices"
-local expr = require "base.expr"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
 local groups = require "schedule.groups"
@@ -169,8 +168,7 @@ local function piece_at(K, place, stage, piece, own)
   local row, column = own.first * group.used + group.q0, own.column
   local function of_group(name) return memory:of_group(place, name, group, own.first) end
   local function rows_of(tensor)
-    local at = tensor and tensor.words and layouts.word_at(tensor, expr.share(column, 2)) or column
-    return tensor and memory:tensor(place, tensor):at(layouts.at(tensor, row) + at)
+    return tensor and memory:tensor(place, tensor):at(layouts.at(tensor, row) + layouts.column_at(tensor, column))
   end
   return {
     before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,

@@ -525,7 +525,7 @@ static void round_inexact(const formula *f, int i, values x) {
   for (size_t c = 0; r->quantized && c < count; c += at_most(r->quantized, count - c)) {
     const values part = ref_from(x, c);
     const size_t numbers = at_most(r->quantized, count - c);
-    if (is_exact(x, count)) quantize(part, numbers);
+    if (is_exact(part, numbers)) quantize(part, numbers);
     else quantize_inexact(part, numbers);
   }
   if (!r->quantized) round_all(r->own, 1, x, count);

@@ -72,10 +72,13 @@ def run(x, **keys):
     return torch.from_numpy(layer(x.numpy()))
 
 
-def attention_block(where, attention, norm, x, residual):
+HIDDEN = torch.full((ROWS, ROWS), -torch.inf).triu(1)  # by a causal mask
+
+
+def attention_block(where, attention, norm, x, residual=True, mask=None):
     """As nn.TransformerEncoderLayer has it, with norm_first or without."""
     rows = norm(x) if where == "pre" else x
-    y = attention(rows, rows, rows, need_weights=False)[0]
+    y = attention(rows, rows, rows, attn_mask=mask, need_weights=False)[0]
     y = x + y if residual else y
     return norm(y) if where == "post" else y
 
@@ -139,9 +142,7 @@ def test_block_of_gpt2():
     attention, up, down = drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN), \
         nn.Linear(BETWEEN, WIDTH)
     norms, x = [norm_of("layer", 1e-5) for _ in range(2)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
-    hidden = torch.full((ROWS, ROWS), -torch.inf).triu(1)
-    rows = norms[0](x)
-    y = x + attention(rows, rows, rows, attn_mask=hidden, need_weights=False)[0]
+    y = attention_block("pre", attention, norms[0], x, mask=HIDDEN)
     right = y + down(nn.functional.gelu(up(norms[1](y)), approximate="tanh"))
     expect(right, x, norm="pre", causal=True, ffn_act="gelu_tanh", **of_attention(attention), **of_norm(1, norms[0]),
            **of_norm(2, norms[1]), **of_linear(1, up), **of_linear(2, down))
@@ -155,9 +156,7 @@ def test_block_of_llama():
     gate, up = (nn.Linear(WIDTH, BETWEEN, bias=False) for _ in range(2))
     down = nn.Linear(BETWEEN, WIDTH, bias=False)
     norms, x = [norm_of("rms", 1e-6) for _ in range(2)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
-    hidden = torch.full((ROWS, ROWS), -torch.inf).triu(1)
-    rows = norms[0](x)
-    y = x + attention(rows, rows, rows, attn_mask=hidden, need_weights=False)[0]
+    y = attention_block("pre", attention, norms[0], x, mask=HIDDEN)
     u = norms[1](y)
     right = y + down(nn.functional.silu(gate(u)) * up(u))
     expect(right, x, norm="pre", norm_kind="rms", layer_eps=1e-6, causal=True, ffn_act="silu", ffn_gate=True,
