@@ -146,6 +146,8 @@ typedef struct mhagen_weights {
   const float *b1, *b2, *b3; /* [ffn], [y_width], [ffn]; null: zeros */
   const float *norm2, *norm2_bias; /* of the norm of rows in front of the feed-forward (norm = pre)
                                       or behind it (post), as norm1: [y_width] */
+  const float *norm1b, *norm2b; /* gains of the norms of what attention and the feed-forward make
+                                   (norm = sandwich): [y_width]; null: ones */
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
@@ -234,6 +236,9 @@ enum {
 #define MHAGEN_POST_NORM ((uint64_t)1 << 32) /* the rows of y have one, behind all else */
 #define MHAGEN_FFN ((uint64_t)1 << 33)       /* a feed-forward is behind y: z = y + ffn(y) */
 #define MHAGEN_FFN_GATE ((uint64_t)1 << 34)  /* it has w3: act(x w1) * (x w3) is between */
+#define MHAGEN_BRANCH_NORM ((uint64_t)1 << 35) /* what attention and the feed-forward make has a
+                                                  norm of its own, before it is added */
+#define MHAGEN_SANDWICH_NORM (MHAGEN_PRE_NORM | MHAGEN_BRANCH_NORM)
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,

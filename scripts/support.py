@@ -34,7 +34,7 @@ FEATURES = [
     ("attention", "only some projections, or none: scaled dot-product attention", "project"),
     ("attention", "arrays with the heads as the outer axis, as PyTorch has them", "layout=bhsd"),
     ("attention", "norms of queries and keys", "qk_norm=rms qk_norm=layer qk_norm=l2"),
-    ("layer", "a norm of rows, before attention or after it", "norm=pre norm=post norm_kind=rms"),
+    ("layer", "a norm of rows, before attention, after it, or both", "norm=pre norm=post norm=sandwich norm_kind=rms"),
     ("layer", "the residual connection around attention", "residual"),
     ("layer", "a feed-forward behind attention, with or without a gate",
      "ffn ffn_act=gelu_tanh ffn_act=quick_gelu ffn_act=relu ffn_act=relu2 ffn_act=silu ffn_gate"),

@@ -123,6 +123,7 @@ CONFIGS = [
     "h=2 d_model=37 dk=5 seq=21 norm=post residual=true ffn=40 ffn_act=gelu_tanh dtype=int8",
     "h=2 d_model=12 dk=5 y_width=33 seq=21 ffn=40 dtype=bf16",
     "h=2 d_model=12 dk=5 seq=21 ffn=64 dtype=bf16",
+    "h=2 d_model=12 dk=5 seq=21 ffn=20 norm=sandwich norm_kind=rms residual=true q_len=true",
     "h=2 d_model=40 dk=6 seq=9 dtype=int8 weight_dtype=int4 group=16 attend_dtype=bf16",
     "h=2 d_model=12 dk=5 seq=9 ffn=21 ffn_act=relu2 batch=2",
 ]
@@ -364,6 +365,9 @@ MUTATIONS = [
     ("a gate without its activation", "graph/layer.lua", "{ c = gate, activate = cfg.ffn_act,", "{ c = gate,"),
     ("a feed-forward without its residual", "graph/layer.lua", "cols = width, add = made,", "cols = width,"),
     ("a feed-forward before its norm", "graph/layer.lua", "name, a = read,", "name, a = made,"),
+    ("rows that a norm of a branch leaves out", "stage/norm.lua", "if add then result", "if false then result"),
+    ("a norm of a branch with the weights of the other", "graph/layer.lua", 'norm(cfg, "2b"', 'norm(cfg, "1b"'),
+    ("a branch without its norm", "graph/layer.lua", 'norm_behind(cfg, list, "1b", "branch", x)', "list"),
     ("a norm with the weights of the other", "graph/layer.lua", "norm_behind(cfg, list, 2,",
      "norm_behind(cfg, list, 1,"),
     ("the denominator of gelu", "tape/activation.lua", "2.50663495", "2.5166"),

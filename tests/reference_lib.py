@@ -10,7 +10,7 @@ CROSS, CAUSAL, KV_LEN, PROBS, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV
     1 << bit for bit in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10))
 (MASK_BOOL, MASK_ADD, SOFTCAP, SINK, SCORES, QK_NORM, ROPE, CACHE_APPEND, CACHE_FIXED, UNPROJECTED, BHSD, CACHE_BHSD,
  SCALE) = (1 << bit for bit in range(11, 24))
-RESIDUAL, PRE_NORM, POST_NORM, FFN, FFN_GATE = (1 << bit for bit in range(30, 35))
+RESIDUAL, PRE_NORM, POST_NORM, FFN, FFN_GATE, BRANCH_NORM = (1 << bit for bit in range(30, 36))
 GELU, GELU_TANH, QUICK_GELU, RELU, RELU2, SILU = range(6)
 HALF, INTERLEAVED = 1, 2
 RMS, LAYER, L2 = 1, 2, 3
@@ -48,7 +48,8 @@ class Kernel(ctypes.Structure):
 class Weights(ctypes.Structure):
     _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()], ("layout", ctypes.c_int),
                 *[(key, ctypes.c_void_p) for key in (
-                    "alibi sink q_norm k_norm rope_cos rope_sin norm1 norm1_bias w1 w2 w3 b1 b2 b3 norm2 norm2_bias"
+                    "alibi sink q_norm k_norm rope_cos rope_sin norm1 norm1_bias w1 w2 w3 b1 b2 b3 norm2 norm2_bias "
+                    "norm1b norm2b"
                 ).split()]]
 
 

@@ -402,6 +402,8 @@ COVER = [
     "h=2 d_model=20 dk=6 seq=5 seq_kv=19 cache=append q_len=true ffn=70 ffn_act=relu2",
     "h=1 d_model=3 dk=2 seq=3 norm=post norm_kind=rms ffn=5 ffn_act=relu ffn_gate=true unroll=full",
     "h=2 d_model=33 dk=16 seq=34 residual=true ffn=1 ffn_act=gelu_tanh ffn_gate=true",
+    "h=2 d_model=20 dk=6 seq=19 norm=sandwich norm_kind=rms residual=true io_dtype=bf16 batch=2 ffn=33 ffn_gate=true",
+    "h=2 d_model=33 dk=5 y_width=9 seq=5 seq_kv=19 attention=cross norm=sandwich q_len=true",
 ]
 
 

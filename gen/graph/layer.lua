@@ -1,13 +1,16 @@
 -- What is around attention in a layer, as stages in front of those of attention and behind them (graph/init.lua):
 --
---   x1 = norm1(x)              with norm = pre, x being a row of Q
+--   x1 = norm1(x)              with norm = pre or sandwich, x being a row of Q
 --   y = attention(x1)
---   y = x + y                  with residual: an epilogue of the output's product
+--   y = norm1b(y)              with norm = sandwich
+--   y = x + y                  with residual: an epilogue of the output's product, or of norm1b
 --   y = norm1(y)               with norm = post
---   u = norm2(y), or y         with norm = pre
+--   u = norm2(y), or y         with norm = pre or sandwich
 --   h = act(u W1 + b1)         with ffn
 --   h = h * (u W3 + b3)        with ffn_gate: an epilogue of the product W3
---   z = y + h W2 + b2          likewise
+--   f = h W2 + b2
+--   f = norm2b(f)              with norm = sandwich
+--   z = y + f                  an epilogue of the product W2, or of norm2b
 --   z = norm2(z)               with norm = post
 
 local graph = require "graph.init"
@@ -16,12 +19,13 @@ local tensors = require "graph.tensor"
 
 local M = {}
 
--- A norm by its number, which its matrices have in their names.
+-- A norm by its number, which its matrices have in their names. Those of a branch, 1b and 2b, have no biases.
 local function norm(cfg, number, fields)
   local name = "norm" .. number
+  local biased = cfg.norm_kind == "layer" and math.type(number) == "integer"
   return graph.moving(graph.with({ name = name, kind = "norm", phase = name, as_given = true,
-    norm = { norm = cfg.norm_kind, eps = cfg.layer_eps }, gains = name,
-    biases = cfg.norm_kind == "layer" and name .. "_bias" or nil, packs = name }, fields))
+    norm = { norm = cfg.norm_kind, eps = cfg.layer_eps }, gains = name, biases = biased and name .. "_bias" or nil,
+    packs = name }, fields))
 end
 
 -- Rows of so many numbers in the workspace.
@@ -48,9 +52,10 @@ local function behind(cfg, list, name, stages)
                                          table.unpack(stages(made, last.c)) } })
 end
 
-local function norm_behind(cfg, list, number, name)
+-- add: a tensor that is added to the normed rows.
+local function norm_behind(cfg, list, number, name, add)
   return behind(cfg, list, name, function(made, y)
-    return { norm(cfg, number, { a = made, c = y, cols = cfg.y_width }) }
+    return { norm(cfg, number, { a = made, c = y, cols = cfg.y_width, add = add }) }
   end)
 end
 
@@ -65,8 +70,9 @@ end
 
 local function feed_forward(cfg, list)
   return behind(cfg, list, "attended", function(made, y)
-    local width, ffn, stages = cfg.y_width, cfg.ffn, {}
-    local read, between = cfg.norm == "pre" and rows("normed2", width) or made, rows("intermediate", ffn)
+    local width, ffn, stages, in_branch = cfg.y_width, cfg.ffn, {}, cfg.norm == "sandwich"
+    local normed = cfg.norm == "pre" or in_branch
+    local read, between = normed and rows("normed2", width) or made, rows("intermediate", ffn)
     if read ~= made then stages[1] = norm(cfg, 2, { a = made, c = read, cols = width }) end
     local function up(number, name, fields)
       stages[#stages + 1] = product(cfg, number, graph.with({ name = name, a = read, c = between, steps = width,
@@ -79,8 +85,10 @@ local function feed_forward(cfg, list)
     else
       up(1, "up", { activate = cfg.ffn_act })
     end
-    stages[#stages + 1] = product(cfg, 2, { name = "down", a = between, c = y, steps = ffn, cols = width, add = made,
-      doc = { a = "intermediate rows", c = "Y" } })
+    local fed = in_branch and rows("fed", width) or y
+    stages[#stages + 1] = product(cfg, 2, { name = "down", a = between, c = fed, steps = ffn, cols = width,
+      add = not in_branch and made or nil, doc = { a = "intermediate rows", c = in_branch and "the branch" or "Y" } })
+    if in_branch then stages[#stages + 1] = norm(cfg, "2b", { a = fed, c = y, cols = width, add = made }) end
     return stages
   end)
 end
@@ -88,10 +96,13 @@ end
 -- The list of a layer around the list of its attention.
 function M.around(cfg, list)
   local output, post = graph.output(list), cfg.norm == "post"
-  if cfg.residual then
-    list = graph.edited(list, { [output] = { graph.with(output, { add = tensors.input("q", cfg.d_model) }) } })
+  local x = cfg.residual and tensors.input("q", cfg.d_model) or nil
+  if cfg.norm == "sandwich" then
+    list = norm_behind(cfg, list, "1b", "branch", x)
+  elseif x then
+    list = graph.edited(list, { [output] = { graph.with(output, { add = x }) } })
   end
-  if cfg.norm == "pre" then list = in_front(cfg, list) end
+  if cfg.norm == "pre" or cfg.norm == "sandwich" then list = in_front(cfg, list) end
   if post then list = norm_behind(cfg, list, 1, "summed") end
   if cfg.ffn > 0 then list = feed_forward(cfg, list) end
   return post and cfg.ffn > 0 and norm_behind(cfg, list, 2, "layer") or list

@@ -52,13 +52,12 @@ local function of_heads(key)
 end
 
 -- Gains of a norm of rows, or its biases, which a layer norm has. The first is around attention, the second around the
--- feed-forward.
+-- feed-forward; b: gains of that of what they make.
 local function of_norm(number, word, null)
   return { name = "norm" .. number .. word, key = "norm", null = null, size = function(cfg)
-    if cfg.norm == "none" or null == "zeros" and cfg.norm_kind ~= "layer" or number == 2 and cfg.ffn == 0 then
-      return nil
-    end
-    return 1, number == 1 and cfg.norm == "pre" and cfg.d_model or cfg.y_width
+    if cfg.norm == "none" or word == "_bias" and cfg.norm_kind ~= "layer" or number == 2 and cfg.ffn == 0
+      or word == "b" and cfg.norm ~= "sandwich" then return nil end
+    return 1, number == 1 and word ~= "b" and cfg.norm ~= "post" and cfg.d_model or cfg.y_width
   end }
 end
 
@@ -81,6 +80,7 @@ local list = {
   table_of_rope("rope_cos", "cosines"), table_of_rope("rope_sin", "sines"),
   of_heads "alibi", of_heads "sink",
   of_norm(1, "", "ones"), of_norm(1, "_bias", "zeros"), of_norm(2, "", "ones"), of_norm(2, "_bias", "zeros"),
+  of_norm(1, "b", "ones"), of_norm(2, "b", "ones"),
   feed_forward("w", 1, up), feed_forward("b", 1, of_up), feed_forward("w", 3, up), feed_forward("b", 3, of_up),
   feed_forward("w", 2, down), feed_forward("b", 2, of_down),
 }

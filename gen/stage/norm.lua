@@ -1,6 +1,6 @@
 -- A norm of whole rows, before the projections or after Y: (x - mean) / sqrt(variance + eps), or x over the root mean
--- square, times gains, plus the biases of a layer norm. Sources: Ba et al., Layer Normalization, 2016; Zhang and
--- Sennrich, Root Mean Square Layer Normalization, 2019.
+-- square, times gains, plus the biases of a layer norm. Rows of another tensor may be added to that. Sources: Ba et
+-- al., Layer Normalization, 2016; Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
 --
 -- Lanes are columns of a row, and the rows of a few queries are done at once. The mean and the mean square are taken in
 -- two passes over a row that L1 holds (emit/norm.lua). A row does not depend on its neighbours.
@@ -45,8 +45,9 @@ function M.describe(_, stage)
   return { { stage.name, ("of rows of %d, %s"):format(stage.cols, stage.norm.norm) } }
 end
 
--- Row number r of a block, at x, goes to out. own: K, stage, the parameters p, and factors, those of the block's rows.
-local function row(own, r, x, out)
+-- Row number r of a block, at x, goes to out, plus a row at `add` if there is one. own: K, stage, the parameters p, and
+-- factors, those of the block's rows.
+local function row(own, r, x, out, add)
   local K, p, centered = own.K, own.p, own.stage.norm.norm == "layer"
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local by = t:op("dup", w, "factor", own.factors:at(r))
@@ -58,6 +59,7 @@ local function row(own, r, x, out)
     local normal, gain = t:op("mul", w, "normal", value, by), load("gain", p.gains)
     local result = p.biases and t:op("fma", w, "result", normal, gain, load("bias", p.biases))
       or t:op("mul", w, "result", normal, gain)
+    if add then result = t:op("add", w, "added", load("given", add), result) end
     t:write(w, out:at(column), result, used)
   end)
 end
@@ -69,7 +71,10 @@ local function all_rows(own, from, count)
     return p.x:at((from + r) * a.row + column)
   end)
   local function one(r)
-    K.t:scope(function() row(own, r, p.x:at((from + r) * a.row), p.out:at((from + r) * c.row)) end)
+    local i, add = from + r, own.stage.add
+    K.t:scope(function()
+      row(own, r, p.x:at(i * a.row), p.out:at(i * c.row), add and p.add:at(i * add.row))
+    end)
   end
   if not p.asked then return K:each("row", count, one) end
   if not K.full then return K.t:loop("row", expr.min(count, p.asked - from), one) end
@@ -87,6 +92,7 @@ function M.emit(K, place, stage, group, i)
   local function rows_of(tensor) return memory:tensor(place, tensor):at(layouts.at(tensor, first)) end
   local params = { { "x", "in", rows_of(stage.a) }, { "gains", "in", memory:at(place, stage.gains) } }
   if stage.biases then params[3] = { "biases", "in", memory:at(place, stage.biases) } end
+  if stage.add then params[#params + 1] = { "add", "in", rows_of(stage.add) } end
   params[#params + 1] = { "out", "out", rows_of(stage.c) }
   if place.rows and stage.c.at == "input" then params[#params + 1] = { "asked", "int", place.rows - first } end
   K:part(("%s_%dx%d"):format(stage.name, group.used, stage.cols), ("Norms of %d rows."):format(group.used), params,

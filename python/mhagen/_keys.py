@@ -64,6 +64,8 @@ class Weights(TypedDict, total=False):
     norm1_bias: ArrayLike | None
     norm2: ArrayLike | None
     norm2_bias: ArrayLike | None
+    norm1b: ArrayLike | None
+    norm2b: ArrayLike | None
     w1: ArrayLike | None
     b1: ArrayLike | None
     w3: ArrayLike | None
@@ -113,7 +115,7 @@ class Layer(Computation, Weights, total=False):
     io_dtype: Literal["f32", "bf16", "f16"] | Type | None
     cache_dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
     residual: bool | None
-    norm: Literal["none", "pre", "post"] | None
+    norm: Literal["none", "pre", "post", "sandwich"] | None
     norm_kind: Literal["layer", "rms"] | None
     layer_eps: float | None
     ffn: int | None

@@ -130,6 +130,8 @@ class Attention:
                 shapes["norm2"] = (width,)
             if data.norm_kind == kernel.layouts["constant"]["MHAGEN_NORM_LAYER"][0]:
                 shapes |= {f"{name}_bias": shape for name, shape in shapes.items()}
+            if kernel.has("BRANCH_NORM"):
+                shapes |= {f"{name}b": (width,) for name in ("norm1", "norm2") if name in shapes}
         if kernel.has("FFN"):
             shapes |= {"w1": (width, ffn), "b1": (ffn,), "w2": (ffn, width), "b2": (width,)}
         if kernel.has("FFN_GATE"):

@@ -47,7 +47,8 @@ static int score_steps(const mhagen_kernel *shape, int least) {
 
 /* The same of a row of y. */
 static int row_steps(const mhagen_kernel *shape) {
-  const int project = ref_projections(shape), norm = shape->options & MHAGEN_POST_NORM ? shape->y_width + 8 : 0;
+  const int project = ref_projections(shape), 
+            norm = shape->options & (MHAGEN_POST_NORM | MHAGEN_BRANCH_NORM) ? shape->y_width + 8 : 0;
   int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv + norm;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
   if (!(shape->options & MHAGEN_FFN)) return steps;
@@ -109,6 +110,8 @@ static void spread(double *x, size_t count) {
 
 /* ---- a kind of numbers with sizes ---- */
 
+enum { NORMS = 4 }; /* of rows, around attention and the feed-forward */
+
 /* What is there beside the formula. The bounds may be null; without those of y there are no sizes. */
 typedef struct bounding {
   float *magnitudes[REF_PRODUCTS]; /* of the weights */
@@ -117,7 +120,7 @@ typedef struct bounding {
   double largest, of_row;          /* the largest score, and its size in a row of y */
   double least, squares;           /* the shortest length of a row of Q, or of K, before its norm; the sum of squares */
   double small;                    /* by how much short rows make roundings larger */
-  struct { double least, squares, rows; } norms[2]; /* of the layer's rows: the shortest one, mean squares, how many */
+  struct { double least, squares, rows; } norms[NORMS]; /* of rows: the shortest one, mean squares, how many */
 } bounding;
 
 static void round_sizes(const formula *f, int i, values x) {
@@ -210,7 +213,9 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   const int wide = shape->unit <= 0x1p-24;
   const double from = nibbles ? 4 : wide ? 16 : 8;
   /* Each norm of rows adds float32's roundings, which are nothing beside those of another type. */
-  const int norms = wide && shape->options & (MHAGEN_PRE_NORM | MHAGEN_POST_NORM) ? 1 + (shape->ffn > 0) : 0;
+  const int around = (shape->options & (MHAGEN_PRE_NORM | MHAGEN_POST_NORM)) != 0,
+            of_branch = (shape->options & MHAGEN_BRANCH_NORM) != 0;
+  const int norms = wide ? (around + of_branch) * (1 + (shape->ffn > 0)) : 0;
   return shape->error * (1 + norms) * fmax(1, max_score / from);
 }
 
@@ -290,7 +295,8 @@ static formula begin_with_sizes(const mhagen_kernel *shape, const mhagen_weights
     if (!f.short_of_memory) make_magnitudes(&f, i, b->magnitudes[i]);
   }
   ref_make_room(&f);
-  f.own = b, b->least = b->norms[0].least = b->norms[1].least = INFINITY, b->small = 1;
+  f.own = b, b->least = INFINITY, b->small = 1;
+  for (int i = 0; i < NORMS; i++) b->norms[i].least = INFINITY;
   return f;
 }
 
@@ -307,7 +313,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
   ref_run(&f);
   for (size_t r = 0; r < rows && y_bounds && !f.short_of_memory; r++)
     y_bounds[r] *= sqrt(ref_dot(f.y.size + r * width, f.y.size + r * width, width));
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < NORMS; i++) {
     if (b.norms[i].rows > 0) b.small = fmax(b.small, sqrt(b.norms[i].squares / b.norms[i].rows) / b.norms[i].least);
   }
   if (max_score) *max_score = b.largest * b.small;

@@ -83,7 +83,7 @@ static void check_needs(checker *c) {
       MHAGEN_ROPE | MHAGEN_UNPROJECTED | MHAGEN_SCORES | MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED | MHAGEN_BHSD |
       MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE |
       MHAGEN_CACHE_DTYPE | MHAGEN_RESIDUAL | MHAGEN_PRE_NORM | MHAGEN_POST_NORM | MHAGEN_FFN |
-      MHAGEN_FFN_GATE;
+      MHAGEN_FFN_GATE | MHAGEN_BRANCH_NORM;
   const mhagen_kernel *kernel = c->kernel;
   const int fixed = has(c, MHAGEN_CACHE_FIXED), append = has(c, MHAGEN_CACHE_APPEND),
             cross = has(c, MHAGEN_CROSS) && !fixed;

@@ -106,15 +106,16 @@ void ref_make_room(formula *f) {
 
 /* ---- products: rows of an input, contexts, rows of Y and of the feed-forward, times a matrix or as they are ---- */
 
-/* The norm of the layer's rows: the first is around attention, the second around the feed-forward. */
-static void norm_row(const formula *f, int i, size_t n, values row) {
+/* A norm of rows: the first is around attention, the second around the feed-forward; or of what these make. */
+static void norm_row(const formula *f, int i, int of_branch, size_t n, values row) {
   const mhagen_kernel *shape = f->shape;
   const mhagen_weights *w = f->weights;
-  const float *biases = i > REF_Y ? w->norm2_bias : w->norm1_bias;
+  const int second = i > REF_Y, biased = shape->norm_kind == MHAGEN_NORM_LAYER && !of_branch;
+  const float *const gains[] = {w->norm1, w->norm2, w->norm1b, w->norm2b},
+              *const biases[] = {w->norm1_bias, w->norm2_bias};
   const norming by = {.kind = shape->norm_kind, .eps = shape->layer_eps, .n = n,
-                      .gains = i > REF_Y ? w->norm2 : w->norm1,
-                      .biases = shape->norm_kind == MHAGEN_NORM_LAYER ? biases : NULL};
-  f->kind->norm(f, i > REF_Y ? REF_PRODUCTS + 1 : REF_PRODUCTS, &by, row);
+                      .gains = gains[2 * of_branch + second], .biases = biased ? biases[second] : NULL};
+  f->kind->norm(f, REF_PRODUCTS + 2 * of_branch + second, &by, row);
 }
 
 /* Whether a norm is in front of the rows that a product multiplies, or behind those that it makes. */
@@ -127,6 +128,11 @@ static int norms_output(const formula *f, int i) {
   return f->shape->options & MHAGEN_POST_NORM && (i == REF_Y || i == REF_W2);
 }
 
+/* Whether what a product makes has a norm before it is added to rows of the layer. */
+static int norms_branch(const formula *f, int i) {
+  return f->shape->options & MHAGEN_BRANCH_NORM && (i == REF_Y || i == REF_W2);
+}
+
 /* A row x that a product multiplies, where it lies with others: W3 finds that of W1. */
 static void gather(const formula *f, int i, size_t r, values x) {
   const product *p = &f->of[i];
@@ -134,8 +140,15 @@ static void gather(const formula *f, int i, size_t r, values x) {
   if (i < REF_Y) f->kind->take(f, i, r, x);
   if (i == REF_W1) copy(x, ref_from(f->of[REF_Y].to, r * p->inner), p->inner);
   if (i == REF_W2) f->kind->activate(f, x, gate->multiplies ? ref_from(gate->to, r * p->inner) : (values){0});
-  if (norms_input(f, i)) norm_row(f, i, p->inner, x);
+  if (norms_input(f, i)) norm_row(f, i, 0, p->inner, x);
   if (p->multiplies && f->kind->round && i != REF_W3) f->kind->round(f, i, x);
+}
+
+/* Adds the row of the layer to what a product makes. */
+static void add_layer(const formula *f, int i, size_t r, values to) {
+  const size_t columns = f->of[i].heads * f->of[i].width;
+  if (i == REF_Y && f->shape->options & MHAGEN_RESIDUAL) f->kind->take(f, REF_Q, r, f->x), ref_add(to, f->x, columns);
+  if (i == REF_W2) ref_add(to, ref_from(f->of[REF_Y].to, r * columns), columns);
 }
 
 /* What a product's sums begin with. */
@@ -144,8 +157,17 @@ static void begin_row(const formula *f, int i, size_t r, values to) {
   const size_t columns = p->heads * p->width;
   ref_fill(to, 0, columns);
   if (p->bias.x) ref_add(to, p->bias, columns);
-  if (i == REF_Y && f->shape->options & MHAGEN_RESIDUAL) f->kind->take(f, REF_Q, r, f->x), ref_add(to, f->x, columns);
-  if (i == REF_W2) ref_add(to, ref_from(f->of[REF_Y].to, r * columns), columns);
+  if (!norms_branch(f, i)) add_layer(f, i, r, to);
+}
+
+/* What follows a product's sums; a sum in float32 is rounded. */
+static void end_row(const formula *f, int i, size_t r, values to) {
+  const size_t columns = f->of[i].heads * f->of[i].width;
+  if (norms_branch(f, i)) {
+    norm_row(f, i, 1, columns, to), add_layer(f, i, r, to);
+    for (size_t c = 0; c < columns && to.off; c++) to.off[c] += isfinite(to.x[c]) ? 0x1p-24 * fabs(to.x[c]) : 0;
+  }
+  if (norms_output(f, i)) norm_row(f, i, 0, columns, to);
 }
 
 static void make(formula *f, int i) {
@@ -159,7 +181,7 @@ static void make(formula *f, int i) {
     else copy(to, x, columns);
   }
   if (p->multiplies) f->kind->multiply(f, i, p->rows, all, p->to);
-  for (size_t r = 0; r < p->rows && norms_output(f, i); r++) norm_row(f, i, columns, ref_from(p->to, r * columns));
+  for (size_t r = 0; r < p->rows && p->multiplies; r++) end_row(f, i, r, ref_from(p->to, r * columns));
 }
 
 /* Rows of Q or K: their norms, and their turns. */

@@ -72,7 +72,7 @@ typedef struct number {
   void (*round)(const formula *f, int which, values x);
   /* y[rows][heads * width] += x[rows][inner] W */
   void (*multiply)(const formula *f, int which, size_t rows, values x, values y);
-  /* Columns of a row of Q or K; or a row of the layer: `which` is REF_PRODUCTS then, one more of the second norm. */
+  /* Columns of a row of Q or K; or a row of the layer: `which` is REF_PRODUCTS then, or one of three more. */
   void (*norm)(const formula *f, int which, const norming *by, values x);
   /* The activation function of a row of X W1, times a row of X W3: gate.x is null where there is none. */
   void (*activate)(const formula *f, values x, values gate);

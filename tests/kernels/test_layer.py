@@ -164,6 +164,24 @@ def test_block_of_llama():
            **of_linear(3, up), **of_linear(2, down))
 
 
+@torch.no_grad()
+def test_block_of_gemma():
+    """RMS norms in front of attention and the feed-forward, and of what these make."""
+    torch.manual_seed(10)
+    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, bias=False)
+    gate, up = (nn.Linear(WIDTH, BETWEEN, bias=False) for _ in range(2))
+    down = nn.Linear(BETWEEN, WIDTH, bias=False)
+    norms, x = [norm_of("rms", 1e-6) for _ in range(4)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    hidden = torch.full((ROWS, ROWS), -torch.inf).triu(1)
+    rows = norms[0](x)
+    y = x + norms[1](attention(rows, rows, rows, attn_mask=hidden, need_weights=False)[0])
+    u = norms[2](y)
+    right = y + norms[3](down(nn.functional.gelu(gate(u), approximate="tanh") * up(u)))
+    expect(right, x, norm="sandwich", norm_kind="rms", layer_eps=1e-6, causal=True, ffn_act="gelu_tanh", ffn_gate=True,
+           **of_attention(attention), **of_norm(1, norms[0]), **of_norm(2, norms[2]), norm1b=norms[1].weight,
+           norm2b=norms[3].weight, **of_linear(1, gate), **of_linear(3, up), **of_linear(2, down))
+
+
 def test_names_of_weights():
     """A layer tells what it reads."""
     layer = mhagen.attention(h=HEADS, d_model=WIDTH, dk=WIDTH // HEADS, seq=ROWS, isa="scalar", norm="post", y_width=20,

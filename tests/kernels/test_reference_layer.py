@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from reference_lib import (FFN, FFN_GATE, GELU, GELU_TANH, LAYER, POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU, RELU, RELU2,
-                           RESIDUAL, RMS, SILU, Args, Results, Weights, build, shape_of)
+from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, GELU, GELU_TANH, LAYER, POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU,
+                           RELU, RELU2, RESIDUAL, RMS, SILU, Args, Results, Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 functional = torch.nn.functional
@@ -18,6 +18,7 @@ ACTIVATIONS = {
 SHAPES = {"wq": (WIDTH, H * DK), "wk": (WIDTH, H * DK), "wv": (WIDTH, H * DK), "wo": (H * DK, WIDTH),
           "bq": (H * DK,), "bk": (H * DK,), "bv": (H * DK,), "bo": (WIDTH,),
           "norm1": (WIDTH,), "norm1_bias": (WIDTH,), "norm2": (WIDTH,), "norm2_bias": (WIDTH,),
+          "norm1b": (WIDTH,), "norm2b": (WIDTH,),
           "w1": (WIDTH, BETWEEN), "b1": (BETWEEN,), "w3": (WIDTH, BETWEEN), "b3": (BETWEEN,),
           "w2": (BETWEEN, WIDTH), "b2": (WIDTH,)}
 
@@ -47,6 +48,9 @@ class Layer:
             return functional.rms_norm(x, (WIDTH,), gain, EPS)
         return functional.layer_norm(x, (WIDTH,), gain, bias, EPS)
 
+    def branch(self, number, x):
+        return self.norm(f"{number}b", x) if self.options & BRANCH_NORM else x
+
     def linear(self, letter, x):
         product = x @ self.w[f"w{letter}"].double()
         return product + self.w[f"b{letter}"].double() if f"b{letter}" in self.w else product
@@ -60,12 +64,13 @@ class Layer:
         between = ACTIVATIONS[self.act](self.linear("1", u))
         if self.options & FFN_GATE:
             between = between * self.linear("3", u)
-        z = y + self.linear("2", between)
+        z = y + self.branch(2, self.linear("2", between))
         return self.norm(2, z) if self.options & POST_NORM else z
 
     def right(self, x):
         x = x.double()
         y = self.attention(self.norm(1, x) if self.options & PRE_NORM else x)
+        y = self.branch(1, y)
         y = y + x if self.options & RESIDUAL else y
         y = self.norm(1, y) if self.options & POST_NORM else y
         return self.feed_forward(y) if self.options & FFN else y
@@ -99,7 +104,9 @@ def expect(library, layer, x):
     assert (rounded - right).abs().max() <= 1e-12 * most and (off > 0).all() and (off <= 5e-2 * most).all()
 
 
-NORMS = [(0, LAYER), (PRE_NORM, LAYER), (POST_NORM, LAYER), (PRE_NORM, RMS), (POST_NORM, RMS)]
+SANDWICH = PRE_NORM | BRANCH_NORM
+NORMS = [(0, LAYER), (PRE_NORM, LAYER), (POST_NORM, LAYER), (PRE_NORM, RMS), (POST_NORM, RMS), (SANDWICH, RMS),
+         (SANDWICH, LAYER)]
 
 
 @pytest.mark.parametrize("norm, kind", NORMS)
