@@ -35,6 +35,8 @@ return {
   { key = "ffn_act", kind = "choice", choices = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu" },
     default = "gelu", beside = { "ffn" }, name = "_", word = "activated by %s", number = "MHAGEN_ACT_",
     akin = { "hidden_act", "activation", "activation_function", "act" },
+    called = { gelu = { "gelu_python" }, silu = { "swish" }, relu2 = { "relu_squared" },
+               gelu_tanh = { "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh" } },
     doc = "activation of the feed-forward: x P(x), its form of tanh, x / (1 + exp(-1.702 x)), max(x, 0), its square, "
       .. "x / (1 + exp(-x))", draw = { chance = 0.7 } },
   { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "with a gate", bit = "MHAGEN_FFN_GATE",

@@ -47,7 +47,7 @@ static int score_steps(const mhagen_kernel *shape, int least) {
 
 /* The same of a row of y. */
 static int row_steps(const mhagen_kernel *shape) {
-  const int project = ref_projections(shape), 
+  const int project = ref_projections(shape),
             norm = shape->options & (MHAGEN_POST_NORM | MHAGEN_BRANCH_NORM) ? shape->y_width + 8 : 0;
   int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv + norm;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
