@@ -234,11 +234,10 @@ enum {
 #define MHAGEN_PRE_NORM ((uint64_t)1 << 31)  /* the rows of q (in self-attention also as k and v)
                                                have a norm, norm_kind, before all else */
 #define MHAGEN_POST_NORM ((uint64_t)1 << 32) /* the rows of y have one, behind all else */
-#define MHAGEN_FFN ((uint64_t)1 << 33)       /* a feed-forward is behind y: z = y + ffn(y) */
-#define MHAGEN_FFN_GATE ((uint64_t)1 << 34)  /* it has w3: act(x w1) * (x w3) is between */
-#define MHAGEN_BRANCH_NORM ((uint64_t)1 << 35) /* what attention and the feed-forward make has a
-                                                  norm of its own, before it is added */
-#define MHAGEN_SANDWICH_NORM (MHAGEN_PRE_NORM | MHAGEN_BRANCH_NORM)
+#define MHAGEN_BRANCH_NORM ((uint64_t)1 << 33) /* what attention and the feed-forward make has a
+                                                 norm of its own, before it is added */
+#define MHAGEN_FFN ((uint64_t)1 << 34)      /* a feed-forward is behind y: z = y + ffn(y) */
+#define MHAGEN_FFN_GATE ((uint64_t)1 << 35) /* it has w3: act(x w1) * (x w3) is between */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,

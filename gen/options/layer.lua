@@ -9,7 +9,7 @@ return {
     doc = "adds the row of Q to that of Y: y = x + attention(x)", draw = { chance = 0.15 } },
   { key = "norm", kind = "choice", choices = { "none", "pre", "post", "sandwich" },
     default = "none", name = "_norm_", word = "%s-norm",
-    bit = { pre = "MHAGEN_PRE_NORM", post = "MHAGEN_POST_NORM", sandwich = "MHAGEN_SANDWICH_NORM" },
+    bit = { pre = "MHAGEN_PRE_NORM", post = "MHAGEN_POST_NORM", sandwich = "MHAGEN_PRE_NORM | MHAGEN_BRANCH_NORM" },
     akin = { "norm_first", "pre_norm", "layernorm", "do_layer_norm_before" },
     excludes = { { key = "project", lacks = "q", of = "pre", why = "where Q is no row of the layer's input" },
                  { key = "project", lacks = "q", of = "sandwich", why = "where Q is no row of the layer's input" },

@@ -123,7 +123,7 @@ int row_sees(const checker *c, size_t b, size_t r, size_t from, size_t to) {
 /* Without any key y is bo, exactly, or zero where it is not projected. What is around attention comes behind that. */
 static void check_blind_rows(const checker *c, int biases) {
   const mhagen_kernel *kernel = c->kernel;
-  if (has(c, MHAGEN_RESIDUAL | MHAGEN_POST_NORM | MHAGEN_FFN)) return;
+  if (has(c, MHAGEN_RESIDUAL | MHAGEN_POST_NORM | MHAGEN_BRANCH_NORM | MHAGEN_FFN)) return;
   const float *y = c->buffers[Y].master, *bo = projects(c, Y) && biases ? c->buffers[BO].master : NULL;
   for (size_t row = 0; row < (size_t)kernel->batch * y_rows(c); row++) {
     const size_t b = row / y_rows(c), query = query_of(c, row % y_rows(c));

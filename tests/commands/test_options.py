@@ -31,9 +31,10 @@ def needs(text):
 
 
 def bits_of(row):
-    """The names of its bits: one, or one for each of some choices."""
+    """The names of its bits: one, or one or more for each of some choices."""
     bit = row.get("bit", {})
-    return [bit] if isinstance(bit, str) else [bit[choice] for choice in row.get("choices", ()) if choice in bit]
+    found = [bit] if isinstance(bit, str) else [bit[choice] for choice in row.get("choices", ()) if choice in bit]
+    return list(dict.fromkeys(name for names in found for name in names.split(" | ")))
 
 
 def test_bits_of_the_header():
