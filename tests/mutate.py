@@ -372,8 +372,6 @@ MUTATIONS = [
     ("a norm with the weights of the other", "graph/layer.lua", "norm_behind(cfg, list, 2,",
      "norm_behind(cfg, list, 1,"),
     ("the denominator of gelu", "tape/activation.lua", "2.50663495", "2.5166"),
-    ("the low part of a slope", "tape/activation.lua", 'a, t:op("add", w, "slope_low"',
-     'start, t:op("add", w, "slope_low"'),
     ("the sign of a smooth activation", "tape/activation.lua", 't:op("sub", w, "minus", zero, x)', "zero"),
     ("a square of relu", "tape/activation.lua", 't:op("mul", w, "result", positive, positive)', "positive"),
     ("rows of X that are added to others", "stage/product_groups.lua",
