@@ -357,8 +357,8 @@ def computed(model, feeds, library=None):
 
 
 def differs(want, got, near, infinite=False):
-    """By how much, or nothing. Of infinite rows the graph makes NaN behind a mask, zero times infinity; a kernel does not
-    read what is masked (docs/special-numbers.md)."""
+    """By how much, or nothing. Of infinite rows the graph makes NaN behind a mask, zero times infinity; a kernel does
+    not read what is masked (docs/special-numbers.md)."""
     if want.shape != got.shape:
         return f"shape {got.shape}, not {want.shape}"
     if (np.isnan(got) > np.isnan(want) if infinite else np.isnan(got) != np.isnan(want)).any():
