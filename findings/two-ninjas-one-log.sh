@@ -9,10 +9,10 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 trap 'exit 1' HUP INT TERM
-for version in 1.11.1.4 1.13.0; do
-  python3 -m venv "$folder/$version"
-  "$folder/$version/bin/pip" install -qq --disable-pip-version-check ninja=="$version"
-done
+python3 -m venv "$folder/1.11.1.4"
+"$folder/1.11.1.4/bin/pip" install -qq --disable-pip-version-check ninja==1.11.1.4
+python3 -m venv "$folder/1.13.0"
+"$folder/1.13.0/bin/pip" install -qq --disable-pip-version-check ninja==1.13.0
 cd "$folder"
 printf 'rule touch\n  command = touch $out\nbuild a: touch\nbuild b: touch a\n' > build.ninja
 for version in 1.13.0 1.13.0 1.11.1.4 1.11.1.4 1.13.0 1.11.1.4; do

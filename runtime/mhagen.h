@@ -238,6 +238,7 @@ enum {
                                                  norm of its own, before it is added */
 #define MHAGEN_FFN ((uint64_t)1 << 34)      /* a feed-forward is behind y: z = y + ffn(y) */
 #define MHAGEN_FFN_GATE ((uint64_t)1 << 35) /* it has w3: act(x w1) * (x w3) is between */
+#define MHAGEN_PARALLEL ((uint64_t)1 << 36) /* it reads what attention reads, norm1(x) */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,

@@ -38,6 +38,7 @@ FEATURES = [
     ("layer", "the residual connection around attention", "residual"),
     ("layer", "a feed-forward behind attention, with or without a gate",
      "ffn ffn_act=gelu_tanh ffn_act=quick_gelu ffn_act=relu ffn_act=relu2 ffn_act=silu ffn_gate"),
+    ("layer", "a feed-forward beside attention (GPT-J, Phi)", "parallel"),
     ("scores", "a scale of your own", "scale"),
     ("scores", "a softcap (Gemma 2)", "softcap"),
     ("scores", "sinks (gpt-oss)", "sink"),

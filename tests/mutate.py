@@ -124,6 +124,7 @@ CONFIGS = [
     "h=2 d_model=12 dk=5 y_width=33 seq=21 ffn=40 dtype=bf16",
     "h=2 d_model=12 dk=5 seq=21 ffn=64 dtype=bf16",
     "h=2 d_model=12 dk=5 seq=21 ffn=20 norm=sandwich norm_kind=rms residual=true q_len=true",
+    "h=2 d_model=12 dk=5 seq=21 ffn=20 norm=pre residual=true parallel=true dtype=bf16",
     "h=2 d_model=40 dk=6 seq=9 dtype=int8 weight_dtype=int4 group=16 attend_dtype=bf16",
     "h=2 d_model=12 dk=5 seq=9 ffn=21 ffn_act=relu2 batch=2",
 ]
@@ -366,6 +367,10 @@ MUTATIONS = [
     ("a feed-forward without its residual", "graph/layer.lua",
      "add = not in_branch and made or nil", "add = nil"),
     ("a feed-forward before its norm", "graph/layer.lua", "name, a = read,", "name, a = made,"),
+    ("a feed-forward behind attention instead of beside it", "graph/layer.lua", "if normed and not cfg.parallel then",
+     "read = made\n    if normed and not cfg.parallel then"),
+    ("words of an input that another product has made", "rewrite/conversions.lua",
+     "is_shared(list, input) and of_layer(made) or made", "made"),
     ("rows that a norm of a branch leaves out", "stage/norm.lua", "if add then result", "if false then result"),
     ("a norm of a branch with the weights of the other", "graph/layer.lua", 'norm(cfg, "2b"', 'norm(cfg, "1b"'),
     ("a branch without its norm", "graph/layer.lua", 'norm_behind(cfg, list, "1b", "branch", x)', "list"),

@@ -5,7 +5,7 @@
 --   y = norm1b(y)              with norm = sandwich
 --   y = x + y                  with residual: an epilogue of the output's product, or of norm1b
 --   y = norm1(y)               with norm = post
---   u = norm2(y), or y         with norm = pre or sandwich
+--   u = norm2(y), or y         with norm = pre or sandwich; with parallel u = x1
 --   h = act(u W1 + b1)         with ffn
 --   h = h * (u W3 + b3)        with ffn_gate: an epilogue of the product W3
 --   f = h W2 + b2
@@ -31,8 +31,8 @@ end
 -- Rows of so many numbers in the workspace.
 local function rows(name, width) return tensors.rows(name, layouts.with(layouts.rows(width), { exact = true })) end
 
-local function in_front(cfg, list)
-  local normed, out, of_keys = rows("normed", cfg.d_model), {}, false
+local function in_front(cfg, list, normed)
+  local out, of_keys = {}, false
   for _, stage in ipairs(list) do
     local reads = stage.a and stage.a.at == "input" and stage.a.name == "q"
     of_keys = of_keys or reads and stage.name ~= "queries"
@@ -68,12 +68,15 @@ local function product(cfg, number, fields)
     bias = { section = bias, text = bias, terms = { { a = bias } } } }, fields))
 end
 
-local function feed_forward(cfg, list)
+-- normed: what attention reads, if a norm makes it.
+local function feed_forward(cfg, list, normed)
   return behind(cfg, list, "attended", function(made, y)
     local width, ffn, stages, in_branch = cfg.y_width, cfg.ffn, {}, cfg.norm == "sandwich"
-    local normed = cfg.norm == "pre" or in_branch
-    local read, between = normed and rows("normed2", width) or made, rows("intermediate", ffn)
-    if read ~= made then stages[1] = norm(cfg, 2, { a = made, c = read, cols = width }) end
+    local read, between = normed or made, rows("intermediate", ffn)
+    if normed and not cfg.parallel then
+      read = rows("normed2", width)
+      stages[1] = norm(cfg, 2, { a = made, c = read, cols = width })
+    end
     local function up(number, name, fields)
       stages[#stages + 1] = product(cfg, number, graph.with({ name = name, a = read, c = between, steps = width,
         cols = ffn, doc = { a = "rows of the layer", c = "intermediate rows" } }, fields))
@@ -97,14 +100,15 @@ end
 function M.around(cfg, list)
   local output, post = graph.output(list), cfg.norm == "post"
   local x = cfg.residual and tensors.input("q", cfg.d_model) or nil
+  local normed = (cfg.norm == "pre" or cfg.norm == "sandwich") and rows("normed", cfg.d_model) or nil
   if cfg.norm == "sandwich" then
     list = norm_behind(cfg, list, "1b", "branch", x)
   elseif x then
     list = graph.edited(list, { [output] = { graph.with(output, { add = x }) } })
   end
-  if cfg.norm == "pre" or cfg.norm == "sandwich" then list = in_front(cfg, list) end
+  if normed then list = in_front(cfg, list, normed) end
   if post then list = norm_behind(cfg, list, 1, "summed") end
-  if cfg.ffn > 0 then list = feed_forward(cfg, list) end
+  if cfg.ffn > 0 then list = feed_forward(cfg, list, normed) end
   return post and cfg.ffn > 0 and norm_behind(cfg, list, 2, "layer") or list
 end
 

@@ -43,4 +43,11 @@ return {
     beside = { "ffn" }, akin = { "swiglu", "geglu", "glu", "gated" },
     doc = "the feed-forward multiplies what is activated by a third product: act(x W1 + b1) * (x W3 + b3)",
     draw = { chance = 0.4 } },
+  { key = "parallel", kind = "flag", default = false, name = "_par", word = "beside attention",
+    bit = "MHAGEN_PARALLEL", beside = { "ffn" }, akin = { "parallel_attn", "parallel_block", "parallel_residual" },
+    excludes = { { key = "norm", is = "none", why = "which makes no rows that both could read" },
+                 { key = "norm", is = "post", why = "which makes no rows that both could read" },
+                 { key = "y_width", why = "where the rows that both read have another width" } },
+    doc = "the feed-forward reads what attention reads, norm1(x), and not its result: y = x + attention(x1) + ffn(x1)",
+    draw = { chance = 0.5 } },
 }

@@ -44,16 +44,20 @@ local function stores_words(maker, kind, words, steps)
     and words.words * words.scheme.group == steps
 end
 
+-- What is made of rows of the layer for its products.
+local function of_layer(made) return tensors.rows(made.name, graph.with(made, { scaled = "rows" })) end
+
 -- The list with a stage in front of each product of the feed-forward, unless what it would make can be stored at once.
--- Products that read the same rows share it.
-local function of_rows(list, kind, make)
-  local output, known, edits = graph.output(list), {}, {}
+-- Products that read the same rows share it. known: what has been made of inputs, by their names.
+local function of_rows(list, kind, make, known)
+  local output, edits, read = graph.output(list), {}, {}
+  for _, to in pairs(known) do read[to] = true end
   for _, stage in ipairs(list) do
     local a = stage.a
-    if stage.weights and a.at == "rows" and stage ~= output then
+    if stage.weights and a.at == "rows" and stage ~= output and not read[a] then
       local there, maker = {}, graph.maker(list, a)
       local made = not known[a.name] and make(a, stage)
-      local to = made and tensors.rows(made.name, graph.with(made, { scaled = "rows" })) or known[a.name]
+      local to = made and of_layer(made) or known[a.name]
       if made and stores_words(maker, kind, made, stage.steps) and not graph.is_beside(list, a) then
         to = layouts.pairs(to, "columns", to.scheme)
         local before = edits[maker] or { maker }
@@ -72,6 +76,13 @@ local function of_rows(list, kind, make)
   return graph.edited(list, edits)
 end
 
+-- Whether the feed-forward reads an input of attention.
+local function is_shared(list, input)
+  for _, stage in ipairs(list) do
+    if stage.name == "up" and stage.a == input then return true end
+  end
+end
+
 function M.of_operands(list, kind, make)
   local known, stages, edits, attend = {}, {}, {}, graph.attend(list)
   for _, operand in ipairs { attend.queries, attend.keys, attend.values } do
@@ -79,14 +90,15 @@ function M.of_operands(list, kind, make)
     if stage then
       local input = stage.a
       if not known[input.name] then
-        known[input.name] = make(input, stage)
+        local made = make(input, stage)
+        known[input.name] = is_shared(list, input) and of_layer(made) or made
         add(stages, kind, stage.fill, { name = input.name, of = input, to = known[input.name], rows = stage.rows,
                                         cols = input.row })
       end
       edits[stage] = { graph.with(stage, { a = known[input.name] }) }
     end
   end
-  return of_rows(in_front(graph.edited(list, edits), stages, graph.behind_inputs(list)), kind, make)
+  return of_rows(in_front(graph.edited(list, edits), stages, graph.behind_inputs(list)), kind, make, known)
 end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end

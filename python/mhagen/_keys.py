@@ -121,3 +121,4 @@ class Layer(Computation, Weights, total=False):
     ffn: int | None
     ffn_act: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"] | None
     ffn_gate: bool | None
+    parallel: bool | None

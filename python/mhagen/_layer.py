@@ -126,12 +126,14 @@ class Attention:
         width, ffn, shapes = data.y_width, data.ffn, {}
         if kernel.has("PRE_NORM") or kernel.has("POST_NORM"):
             shapes["norm1"] = (data.d_model if kernel.has("PRE_NORM") else width,)
-            if kernel.has("FFN"):
+            if kernel.has("FFN") and not kernel.has("PARALLEL"):
                 shapes["norm2"] = (width,)
             if data.norm_kind == kernel.layouts["constant"]["MHAGEN_NORM_LAYER"][0]:
                 shapes |= {f"{name}_bias": shape for name, shape in shapes.items()}
             if kernel.has("BRANCH_NORM"):
-                shapes |= {f"{name}b": (width,) for name in ("norm1", "norm2") if name in shapes}
+                shapes["norm1b"] = (width,)
+                if kernel.has("FFN"):
+                    shapes["norm2b"] = (width,)
         if kernel.has("FFN"):
             shapes |= {"w1": (width, ffn), "b1": (ffn,), "w2": (ffn, width), "b2": (width,)}
         if kernel.has("FFN_GATE"):

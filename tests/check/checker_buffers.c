@@ -112,7 +112,8 @@ void make_buffers(checker *c) {
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
   const size_t norm1 = has(c, MHAGEN_PRE_NORM) ? d * f : has(c, MHAGEN_POST_NORM) ? yd * f : 0,
-               norm2 = norm1 && has(c, MHAGEN_FFN) ? yd * f : 0, biased = kernel->norm_kind == MHAGEN_NORM_LAYER,
+               of_ffn = norm1 && has(c, MHAGEN_FFN) ? yd * f : 0,
+               norm2 = has(c, MHAGEN_PARALLEL) ? 0 : of_ffn, biased = kernel->norm_kind == MHAGEN_NORM_LAYER,
                branch = has(c, MHAGEN_BRANCH_NORM) ? yd * f : 0;
   const size_t ffn = (size_t)kernel->ffn * f, gate = has(c, MHAGEN_FFN_GATE) ? ffn : 0;
   const size_t bytes[BUFFERS] = {
@@ -131,7 +132,7 @@ void make_buffers(checker *c) {
       [Q_NORM] = normed * (own ? hq : (size_t)kernel->dk) * f,
       [K_NORM] = normed * (own ? hk : (size_t)kernel->dk) * f,
       [NORM1] = norm1, [NORM1_BIAS] = biased * norm1, [NORM2] = norm2, [NORM2_BIAS] = biased * norm2,
-      [NORM1B] = branch, [NORM2B] = norm2 ? branch : 0,
+      [NORM1B] = branch, [NORM2B] = of_ffn ? branch : 0,
       [W1] = yd * ffn, [W3] = yd * gate, [W2] = yd * ffn, [B1] = ffn, [B3] = gate, [B2] = ffn ? yd * f : 0,
       [ROPE_COS] = table, [ROPE_SIN] = table,
       [SLOPES] = has(c, MHAGEN_ALIBI) ? h * f : 0, [SINKS] = has(c, MHAGEN_SINK) ? h * f : 0,

@@ -106,11 +106,15 @@ void ref_make_room(formula *f) {
 
 /* ---- products: rows of an input, contexts, rows of Y and of the feed-forward, times a matrix or as they are ---- */
 
+/* Whether the feed-forward reads what attention reads. */
+static int is_parallel(const formula *f) { return (f->shape->options & MHAGEN_PARALLEL) != 0; }
+
 /* A norm of rows: the first is around attention, the second around the feed-forward; or of what these make. */
 static void norm_row(const formula *f, int i, int of_branch, size_t n, values row) {
   const mhagen_kernel *shape = f->shape;
   const mhagen_weights *w = f->weights;
-  const int second = i > REF_Y, biased = shape->norm_kind == MHAGEN_NORM_LAYER && !of_branch;
+  const int second = i > REF_Y && (of_branch || !is_parallel(f)),
+            biased = shape->norm_kind == MHAGEN_NORM_LAYER && !of_branch;
   const float *const gains[] = {w->norm1, w->norm2, w->norm1b, w->norm2b},
               *const biases[] = {w->norm1_bias, w->norm2_bias};
   const norming by = {.kind = shape->norm_kind, .eps = shape->layer_eps, .n = n,
@@ -138,7 +142,8 @@ static void gather(const formula *f, int i, size_t r, values x) {
   const product *p = &f->of[i];
   const product *gate = &f->of[REF_W3];
   if (i < REF_Y) f->kind->take(f, i, r, x);
-  if (i == REF_W1) copy(x, ref_from(f->of[REF_Y].to, r * p->inner), p->inner);
+  if (i == REF_W1 && is_parallel(f)) f->kind->take(f, REF_Q, r, x);
+  else if (i == REF_W1) copy(x, ref_from(f->of[REF_Y].to, r * p->inner), p->inner);
   if (i == REF_W2) f->kind->activate(f, x, gate->multiplies ? ref_from(gate->to, r * p->inner) : (values){0});
   if (norms_input(f, i)) norm_row(f, i, 0, p->inner, x);
   if (p->multiplies && f->kind->round && i != REF_W3) f->kind->round(f, i, x);

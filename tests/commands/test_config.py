@@ -61,7 +61,7 @@ INT = "must be an integer from"
     ("isa=AVX512", "did you mean avx512?"),
     ("unroll=fulll", "did you mean full?"),
     ("isa=natve", "did you mean native?"),
-    ("ffn=8 ffn_act=gelu_new", "relu, relu2, silu, did you mean gelu_tanh?"),
+    ("ffn_act=gelu_new", "relu, relu2, silu, did you mean gelu_tanh?"),
     ("dtype=float16", "dtype = float16: must be one of f32, bf16, f16, int8, did you mean f16?"),
     ("cache_dtype=bfloat16", "did you mean bf16?"),
     ("unroll=2", "unroll = 2: must be one of auto, full"),

@@ -149,6 +149,19 @@ def test_block_of_gpt2():
 
 
 @torch.no_grad()
+def test_block_of_gptj():
+    """One norm in front of attention and of the feed-forward, which are beside each other."""
+    torch.manual_seed(11)
+    attention, up, down = drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN), \
+        nn.Linear(BETWEEN, WIDTH)
+    norm, x = norm_of("layer", 1e-5), 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    y = attention_block("pre", attention, norm, x, mask=HIDDEN)
+    right = y + down(nn.functional.gelu(up(norm(x)), approximate="tanh"))
+    expect(right, x, norm="pre", parallel=True, causal=True, ffn_act="gelu_tanh", **of_attention(attention),
+           **of_norm(1, norm), **of_linear(1, up), **of_linear(2, down))
+
+
+@torch.no_grad()
 def test_block_of_llama():
     """RMS norms in front, and a gate that silu activates; no biases."""
     torch.manual_seed(9)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, GELU, GELU_TANH, LAYER, POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU,
-                           RELU, RELU2, RESIDUAL, RMS, SILU, Args, Results, Weights, build, shape_of)
+from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, GELU, GELU_TANH, LAYER, PARALLEL, POST_NORM, PRE_NORM, Q_LEN,
+                           QUICK_GELU, RELU, RELU2, RESIDUAL, RMS, SILU, Args, Results, Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 functional = torch.nn.functional
@@ -59,8 +59,8 @@ class Layer:
         q, k, v = (self.linear(letter, x).unflatten(-1, (H, DK)).transpose(1, 2) for letter in "qkv")
         return self.linear("o", functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
-    def feed_forward(self, y):
-        u = self.norm(2, y) if self.options & PRE_NORM else y
+    def feed_forward(self, y, normed):
+        u = normed if self.options & PARALLEL else self.norm(2, y) if self.options & PRE_NORM else y
         between = ACTIVATIONS[self.act](self.linear("1", u))
         if self.options & FFN_GATE:
             between = between * self.linear("3", u)
@@ -69,11 +69,12 @@ class Layer:
 
     def right(self, x):
         x = x.double()
-        y = self.attention(self.norm(1, x) if self.options & PRE_NORM else x)
+        normed = self.norm(1, x) if self.options & PRE_NORM else x
+        y = self.attention(normed)
         y = self.branch(1, y)
         y = y + x if self.options & RESIDUAL else y
         y = self.norm(1, y) if self.options & POST_NORM else y
-        return self.feed_forward(y) if self.options & FFN else y
+        return self.feed_forward(y, normed) if self.options & FFN else y
 
     def found(self, library, x, asked=(ROWS, ROWS)):
         """y of the reference; of bounds.c, and its bounds; of rounded.c, and by how much that may be off."""
@@ -125,6 +126,8 @@ def test_feed_forward(library, norm, kind, gate, act):
     x = torch.randn(BATCH, ROWS, WIDTH)
     for residual, given, flipped in (0, True, False), (RESIDUAL, True, True), (RESIDUAL, False, False):
         expect(library, Layer(FFN | norm | gate | residual, act, kind, given, flipped), x)
+        if norm & PRE_NORM:
+            expect(library, Layer(FFN | norm | gate | residual | PARALLEL, act, kind, given, flipped), x)
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)
