@@ -148,6 +148,8 @@ typedef struct mhagen_weights {
                                       or behind it (post), as norm1: [y_width] */
   const float *norm1b, *norm2b; /* gains of the norms of what attention and the feed-forward make
                                    (norm = sandwich): [y_width]; null: ones */
+  const float *gain1, *gain2; /* of what attention (with residual) and the feed-forward make, before
+                                 it is added: layer scale; [y_width]; null: ones */
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
@@ -547,6 +549,10 @@ typedef struct mhagen_pack_fill {
   mhagen_pack_round rounds[MHAGEN_PACK_ROUNDS];
 } mhagen_pack_fill;
 
+typedef struct mhagen_pack_gain {
+  int term, matrix; /* the numbers of a term, and of the matrix that multiplies its columns */
+} mhagen_pack_gain;
+
 typedef struct mhagen_packing {
   size_t bytes;
   uint64_t fingerprint; /* of the kernel, or of its tables, with which what is packed begins; zeros
@@ -575,6 +581,8 @@ typedef struct mhagen_packing {
   int rounded_count;
   int quant_beside;      /* whether scales are behind the words of their group, not behind all */
   int quant_bytes;       /* whether nibbles lie as bytes do, four and four */
+  const mhagen_pack_gain *gains; /* of columns */
+  int gain_count;
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */

@@ -49,7 +49,7 @@ class Weights(ctypes.Structure):
     _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()], ("layout", ctypes.c_int),
                 *[(key, ctypes.c_void_p) for key in (
                     "alibi sink q_norm k_norm rope_cos rope_sin norm1 norm1_bias w1 w2 w3 b1 b2 b3 norm2 norm2_bias "
-                    "norm1b norm2b"
+                    "norm1b norm2b gain1 gain2"
                 ).split()]]
 
 

@@ -3,15 +3,17 @@
 --   x1 = norm1(x)              with norm = pre or sandwich, x being a row of Q
 --   y = attention(x1)
 --   y = norm1b(y)              with norm = sandwich
---   y = x + y                  with residual: an epilogue of the output's product, or of norm1b
+--   y = x + gain1 * y          with residual: an epilogue of the output's product, or of norm1b
 --   y = norm1(y)               with norm = post
 --   u = norm2(y), or y         with norm = pre or sandwich; with parallel u = x1
 --   h = act(u W1 + b1)         with ffn
 --   h = h * (u W3 + b3)        with ffn_gate: an epilogue of the product W3
 --   f = h W2 + b2
 --   f = norm2b(f)              with norm = sandwich
---   z = y + f                  an epilogue of the product W2, or of norm2b
+--   z = y + gain2 * f          an epilogue of the product W2, or of norm2b
 --   z = norm2(z)               with norm = post
+--
+-- Gains of branches are packed into the last weights before them: `branch_gain` of a stage names their matrix.
 
 local graph = require "graph.init"
 local layouts = require "graph.layout"
@@ -52,10 +54,10 @@ local function behind(cfg, list, name, stages)
                                          table.unpack(stages(made, last.c)) } })
 end
 
--- add: a tensor that is added to the normed rows.
-local function norm_behind(cfg, list, number, name, add)
+-- add: a tensor that is added to the normed rows; gain: by what these are multiplied before.
+local function norm_behind(cfg, list, number, name, add, gain)
   return behind(cfg, list, name, function(made, y)
-    return { norm(cfg, number, { a = made, c = y, cols = cfg.y_width, add = add }) }
+    return { norm(cfg, number, { a = made, c = y, cols = cfg.y_width, add = add, branch_gain = gain }) }
   end)
 end
 
@@ -90,8 +92,11 @@ local function feed_forward(cfg, list, normed)
     end
     local fed = in_branch and rows("fed", width) or y
     stages[#stages + 1] = product(cfg, 2, { name = "down", a = between, c = fed, steps = ffn, cols = width,
-      add = not in_branch and made or nil, doc = { a = "intermediate rows", c = in_branch and "the branch" or "Y" } })
-    if in_branch then stages[#stages + 1] = norm(cfg, "2b", { a = fed, c = y, cols = width, add = made }) end
+      add = not in_branch and made or nil, branch_gain = not in_branch and "gain2" or nil,
+      doc = { a = "intermediate rows", c = in_branch and "the branch" or "Y" } })
+    if in_branch then
+      stages[#stages + 1] = norm(cfg, "2b", { a = fed, c = y, cols = width, add = made, branch_gain = "gain2" })
+    end
     return stages
   end)
 end
@@ -99,12 +104,12 @@ end
 -- The list of a layer around the list of its attention.
 function M.around(cfg, list)
   local output, post = graph.output(list), cfg.norm == "post"
-  local x = cfg.residual and tensors.input("q", cfg.d_model) or nil
+  local x, gain = cfg.residual and tensors.input("q", cfg.d_model) or nil, cfg.residual and "gain1" or nil
   local normed = (cfg.norm == "pre" or cfg.norm == "sandwich") and rows("normed", cfg.d_model) or nil
   if cfg.norm == "sandwich" then
-    list = norm_behind(cfg, list, "1b", "branch", x)
+    list = norm_behind(cfg, list, "1b", "branch", x, gain)
   elseif x then
-    list = graph.edited(list, { [output] = { graph.with(output, { add = x }) } })
+    list = graph.edited(list, { [output] = { graph.with(output, { add = x, branch_gain = gain }) } })
   end
   if normed then list = in_front(cfg, list, normed) end
   if post then list = norm_behind(cfg, list, 1, "summed") end

@@ -74,6 +74,14 @@ local function down(cfg) return cfg.ffn, cfg.y_width end
 local function of_up(cfg) return 1, cfg.ffn end
 local function of_down(cfg) return 1, cfg.y_width end
 
+-- Gains of what attention or the feed-forward makes, before it is added: the layer scale of CaiT and DINOv2.
+local function gain_of_branch(number)
+  local key = number == 1 and "residual" or "ffn"
+  return { name = "gain" .. number, key = key, null = "ones", size = function(cfg)
+    if number == 1 and cfg.residual or number == 2 and cfg.ffn > 0 then return 1, cfg.y_width end
+  end }
+end
+
 local list = {
   weights "q", weights "k", weights "v", weights "o", bias "q", bias "k", bias "v", bias "o",
   gain("q_norm", "q_heads"), gain("k_norm", "k_heads"),
@@ -83,6 +91,7 @@ local list = {
   of_norm(1, "b", "ones"), of_norm(2, "b", "ones"),
   feed_forward("w", 1, up), feed_forward("b", 1, of_up), feed_forward("w", 3, up), feed_forward("b", 3, of_up),
   feed_forward("w", 2, down), feed_forward("b", 2, of_down),
+  gain_of_branch(1), gain_of_branch(2),
 }
 
 -- The matrices, their names, and their pointers as tools see them.

@@ -126,7 +126,7 @@ end
 -- The tables of a list of fills by their names, as initializers.
 local function pack_text(list)
   local of_matrices, number = matrices_text(list.matrices)
-  local terms = {}
+  local terms, gains = {}, {}
   local function text(fill)
     local rounds = {}
     for j, round in ipairs(fill.rounds) do
@@ -137,13 +137,14 @@ local function pack_text(list)
       cprint.double(fill.scale), #terms, #fill.terms)
     local moves = ("{ %s } }, /* %s */"):format(#rounds > 0 and table.concat(rounds, ", ") or "{ 0 }", fill.text)
     for _, term in ipairs(fill.terms) do
+      if fill.gain then gains[#gains + 1] = ("  { %d, %s },"):format(#terms, number[fill.gain]) end
       terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d },"):format(number[term.a], term.a_flipped and 1 or 0,
         number[term.b or false], term.b_flipped and 1 or 0, term.row or 0, term.column or 0, term.first or 0,
         term.inner or 0)
     end
     return cprint.list({ numbers, moves }, "  ")
   end
-  local rows = { matrices = of_matrices, terms = terms }
+  local rows = { matrices = of_matrices, terms = terms, gains = gains }
   for _, name in ipairs(pack.lists) do
     rows[name] = {}
     for i, fill in ipairs(list.lists[name]) do rows[name][i] = text(fill) end
@@ -168,6 +169,8 @@ local packing_tables = {
     count = "quant_count" },
   { doc = "the same of quants of values", type = "mhagen_pack_fill", name = "pack_value_quants",
     pointer = "value_quants", count = "value_quant_count" },
+  { doc = "term, gains of its columns", type = "mhagen_pack_gain", name = "pack_gains", pointer = "gains",
+    count = "gain_count" },
   { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
     count = "need_count" },
 }
@@ -331,6 +334,7 @@ function M.kernel(cfg, answer)
     .. deinterleave_text(pack.deinterleave(plan))
   local small = {}
   for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end
+  table.move(rows.gains, 1, #rows.gains, #small + 1, small)
   recorded.fingerprint = packed_by(plan.packed_bytes, table.concat(rows.matrices), table.concat(rows.terms),
     table.concat(rows.fills), rope .. quant, table.unpack(small))
   rows.needs = weight_needs

@@ -113,7 +113,8 @@ end
 --   interleave words of a column that lie side by side
 --   f16        whether pairs and rounded numbers are half precision
 --
--- A fill is { text, to, steps, used, width, scale, terms, rounds }. A term of it:
+-- A fill is { text, to, steps, used, width, scale, terms, rounds }, and perhaps gain, the name of a matrix by which its
+-- columns are multiplied. A term of it:
 --   a, b       the names of its matrices; without b it is a alone
 --   a_flipped, b_flipped   whether they are transposed
 --   row, column   where the panel begins

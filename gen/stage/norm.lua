@@ -27,7 +27,7 @@ end
 function M.fills(pack, stage)
   for _, name in ipairs(given(stage)) do
     pack:add(name, { to = pack:at(name), steps = 1, used = stage.cols, width = stage.cols, scale = 1.0,
-                     terms = { { a = name } }, rounds = {} })
+                     gain = stage.branch_gain, terms = { { a = name } }, rounds = {} })
   end
 end
 

@@ -20,14 +20,16 @@ end
 
 -- A fill of a block of columns of weights, from column block.at on: `used` columns in panels of `width`.
 local function weights_fill(pack, stage, block, fields)
-  return pack.of_weights(stage.scheme, graph.with({ used = block.used, width = block.width, scale = stage.scale,
-                                      terms = { pack.term(stage.weights, block.at) } }, fields))
+  return pack.of_weights(stage.scheme, graph.with({
+    used = block.used, width = block.width, scale = stage.scale, gain = stage.branch_gain,
+    terms = { pack.term(stage.weights, block.at) } }, fields))
 end
 
 -- The fill of a bias.
 local function bias_fill(pack, stage, used, width, rounds)
   return { to = pack:at(stage.bias.section), steps = 1, used = used, width = width, scale = stage.scale,
-           terms = stage.bias.terms or { pack.term(stage.bias, 0) }, rounds = rounds or {} }
+           gain = stage.branch_gain, terms = stage.bias.terms or { pack.term(stage.bias, 0) },
+           rounds = rounds or {} }
 end
 
 -- Fills for panels of weights with so many K steps: add(matrix, fill) adds one; rounds(panels, round) returns its

@@ -66,6 +66,8 @@ class Weights(TypedDict, total=False):
     norm2_bias: ArrayLike | None
     norm1b: ArrayLike | None
     norm2b: ArrayLike | None
+    gain1: ArrayLike | None
+    gain2: ArrayLike | None
     w1: ArrayLike | None
     b1: ArrayLike | None
     w3: ArrayLike | None

@@ -22,7 +22,7 @@ const field mhagen_python_fields[] = {
   WEIGHT(wq), WEIGHT(wk), WEIGHT(wv), WEIGHT(wo), WEIGHT(bq), WEIGHT(bk), WEIGHT(bv), WEIGHT(bo), WEIGHT(alibi),
   WEIGHT(sink), WEIGHT(q_norm), WEIGHT(k_norm), WEIGHT(rope_cos), WEIGHT(rope_sin), WEIGHT(norm1),
   WEIGHT(norm1_bias), WEIGHT(w1), WEIGHT(w2), WEIGHT(w3), WEIGHT(b1), WEIGHT(b2), WEIGHT(b3), WEIGHT(norm2),
-  WEIGHT(norm2_bias), WEIGHT(norm1b), WEIGHT(norm2b),
+  WEIGHT(norm2_bias), WEIGHT(norm1b), WEIGHT(norm2b), WEIGHT(gain1), WEIGHT(gain2),
   {"weights", "layout", offsetof(mhagen_weights, layout), 'i'}, {"weights", "", sizeof(mhagen_weights), ' '},
   KERNEL(name), KERNEL(isa), KERNEL(h), KERNEL(d_model), KERNEL(dk), KERNEL(dv), KERNEL(seq), KERNEL(seq_kv),
   KERNEL(batch), KERNEL(packed_bytes), KERNEL(workspace_bytes), KERNEL(supported), KERNEL(pack),
@@ -40,5 +40,6 @@ const field mhagen_python_fields[] = {
   CONSTANT(MHAGEN_PROJECT_K), CONSTANT(MHAGEN_PROJECT_V), CONSTANT(MHAGEN_PROJECT_O), CONSTANT(MHAGEN_SPAN_HEAD),
   CONSTANT(MHAGEN_PRE_NORM), CONSTANT(MHAGEN_POST_NORM), CONSTANT(MHAGEN_NORM_LAYER),
   CONSTANT(MHAGEN_FFN), CONSTANT(MHAGEN_FFN_GATE), CONSTANT(MHAGEN_BRANCH_NORM), CONSTANT(MHAGEN_PARALLEL),
+  CONSTANT(MHAGEN_RESIDUAL),
   {0, 0, 0, 0},
 };

@@ -69,7 +69,7 @@ static void scale_feed_forward(const checker *c, const data_set *set, double *sc
   scales[W1] = scales[W3] = 1 / ((normed ? 1 : of_y) * sqrt(kernel->y_width));
   scales[W2] = result / sqrt(kernel->ffn);
   scales[B1] = scales[B3] = set->bias, scales[B2] = set->bias * result;
-  scales[NORM2] = scales[NORM2B] = 1, scales[NORM2_BIAS] = set->bias;
+  scales[NORM2] = scales[NORM2B] = scales[GAIN2] = 1, scales[NORM2_BIAS] = set->bias;
 }
 
 void draw(checker *c, const data_set *set) {
@@ -84,7 +84,7 @@ void draw(checker *c, const data_set *set) {
   double scales[LAST_WEIGHTS + 1] = {
       [WQ] = in_q * query, [WK] = in_k, [WV] = in_v * set->value, [WO] = out, [BQ] = set->bias * query,
       [BK] = set->bias, [BV] = set->bias * set->value, [BO] = set->bias * set->value, [SLOPES] = .3, [SINKS] = 2,
-      [Q_NORM] = score, [K_NORM] = 1, [NORM1] = 1, [NORM1_BIAS] = set->bias, [NORM1B] = 1,
+      [Q_NORM] = score, [K_NORM] = 1, [NORM1] = 1, [NORM1_BIAS] = set->bias, [NORM1B] = 1, [GAIN1] = 1,
       [ROPE_COS] = .7, [ROPE_SIN] = .7}; /* any tables will do */
   if (has(c, MHAGEN_FFN)) scale_feed_forward(c, set, scales);
   for (int i = WQ; i <= LAST_WEIGHTS; i++) fill_normal(c, i, scales[i]);

@@ -24,6 +24,7 @@ static mhagen_weights weights_at(const float *const *at, mhagen_layout layout, i
                           .b1 = biases ? at[B1] : NULL, .b2 = biases ? at[B2] : NULL, .b3 = biases ? at[B3] : NULL,
                           .norm2 = biases ? at[NORM2] : NULL, .norm2_bias = biases ? at[NORM2_BIAS] : NULL,
                           .norm1b = biases ? at[NORM1B] : NULL, .norm2b = biases ? at[NORM2B] : NULL,
+                          .gain1 = biases ? at[GAIN1] : NULL, .gain2 = biases ? at[GAIN2] : NULL,
                           .rope_cos = biases ? at[ROPE_COS] : NULL,
                           .rope_sin = biases ? at[ROPE_SIN] : NULL};
 }

@@ -6,7 +6,8 @@
 const char *const names[BUFFERS] = {
     "q", "k", "v", "kv_len", "kv_start", "q_len", "mask", "past", "wq", "wk", "wv", "wo", "w1", "w3", "w2", "bq", "bk",
     "bv", "bo", "b1", "b3", "b2", "norm1_bias", "norm2_bias", "alibi", "sink", "q_norm", "k_norm", "norm1", "norm2",
-    "norm1b", "norm2b", "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache", "y", "probs", "scores"};
+    "norm1b", "norm2b", "gain1", "gain2", "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache", "y",
+    "probs", "scores"};
 
 int has(const checker *c, uint64_t option) { return (c->kernel->options & option) != 0; }
 

@@ -81,6 +81,8 @@ formula ref_begin(const mhagen_kernel *shape, const mhagen_weights *weights, con
              {.multiplies = ffn, .all = ffn ? e.n : 0, .heads = 1, .width = between, .inner = y},
              {.multiplies = gate, .all = gate ? e.n : 0, .heads = 1, .width = between, .inner = y},
              {.multiplies = ffn, .all = ffn ? e.n : 0, .heads = 1, .width = y, .inner = between}}};
+  f.of[REF_Y].gains = shape->options & MHAGEN_RESIDUAL ? weights->gain1 : NULL;
+  f.of[REF_W2].gains = ffn ? weights->gain2 : NULL;
   for (int i = 0; i < REF_PRODUCTS; i++) {
     product *p = &f.of[i];
     const size_t columns = p->heads * p->width;
@@ -156,20 +158,36 @@ static void add_layer(const formula *f, int i, size_t r, values to) {
   if (i == REF_W2) ref_add(to, ref_from(f->of[REF_Y].to, r * columns), columns);
 }
 
+/* Whether the row of the layer is added behind all else, and not what a product's sums begin with. */
+static int adds_behind(const formula *f, int i) { return norms_branch(f, i) || f->of[i].gains; }
+
 /* What a product's sums begin with. */
 static void begin_row(const formula *f, int i, size_t r, values to) {
   const product *p = &f->of[i];
   const size_t columns = p->heads * p->width;
   ref_fill(to, 0, columns);
   if (p->bias.x) ref_add(to, p->bias, columns);
-  if (!norms_branch(f, i)) add_layer(f, i, r, to);
+  if (!adds_behind(f, i)) add_layer(f, i, r, to);
+}
+
+/* Multiplies a row by the gains of its columns. */
+static void scale_row(const product *p, size_t columns, values to) {
+  for (size_t c = 0; c < columns; c++) {
+    const double gain = (double)p->gains[c], size = fabs(gain);
+    to.x[c] *= gain;
+    if (to.size) to.size[c] *= size;
+    if (to.off) to.off[c] = size * to.off[c] + (isfinite(to.x[c]) ? 0x1p-24 * fabs(to.x[c]) : 0);
+  }
 }
 
 /* What follows a product's sums; a sum in float32 is rounded. */
 static void end_row(const formula *f, int i, size_t r, values to) {
-  const size_t columns = f->of[i].heads * f->of[i].width;
-  if (norms_branch(f, i)) {
-    norm_row(f, i, 1, columns, to), add_layer(f, i, r, to);
+  const product *p = &f->of[i];
+  const size_t columns = p->heads * p->width;
+  if (norms_branch(f, i)) norm_row(f, i, 1, columns, to);
+  if (p->gains) scale_row(p, columns, to);
+  if (adds_behind(f, i)) {
+    add_layer(f, i, r, to);
     for (size_t c = 0; c < columns && to.off; c++) to.off[c] += isfinite(to.x[c]) ? 0x1p-24 * fabs(to.x[c]) : 0;
   }
   if (norms_output(f, i)) norm_row(f, i, 0, columns, to);

@@ -34,6 +34,7 @@ typedef struct product {
   size_t inner;         /* numbers in a row of the input */
   size_t heads, width;  /* of a row that is made, and columns of each */
   values bias, to;      /* bias.x may be null; the rows of an entry */
+  const float *gains;   /* of its columns, before the layer's rows are added; or null */
 } product;
 
 typedef struct extents {

@@ -413,17 +413,26 @@ static void quantize_weights(const char *quants, size_t group, size_t in, size_t
   }
 }
 
+/* Gains of a product are packed into its weights, and into its bias. */
+static void take_gains(formula *f, int i, const float *gains) {
+  product *p = &f->of[i];
+  for (size_t c = 0; c < p->heads * p->width && p->bias.x; c++) p->bias.x[c] *= (double)gains[c];
+  if (p->bias.x) ref_exact(p->bias, p->heads * p->width);
+  p->gains = NULL;
+}
+
 static void take_weights(formula *f, int i) {
   rounding *r = f->own;
   const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
   const int flipped = f->weights->layout == MHAGEN_OUT_IN, widened = (f->shape->folds & MHAGEN_FOLD_WIDENED) != 0;
   const char *quants = i == REF_V ? ref_quants_of_values(f->shape) : ref_quants(f->shape);
-  const float *w = ref_matrix(f, i);
+  const float *w = ref_matrix(f, i), *gains = f->shape->options & MHAGEN_BRANCH_NORM ? NULL : f->of[i].gains;
   r->w[i] = ref_room(f, in * out), r->exact[i] = ref_room(f, in * out);
   for (size_t j = 0; j < in * out && !f->short_of_memory; j++) {
-    r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]);
+    r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]) * (gains ? (double)gains[j % out] : 1);
     r->w[i][j] = quants ? r->exact[i][j] : nearest(r->weights, r->exact[i][j]);
   }
+  if (gains) take_gains(f, i, gains);
   if (!quants || f->short_of_memory) return;
   quantize_weights(quants, ref_rows_of_scale(f->shape, quants, in), in, out, r->w[i]);
   for (size_t j = 0; j < in * out && widened; j++) r->w[i][j] = nearest_packed(r->own, r->w[i][j]);

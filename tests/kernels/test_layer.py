@@ -162,6 +162,20 @@ def test_block_of_gptj():
 
 
 @torch.no_grad()
+def test_block_of_dinov2():
+    """Layer scale: each branch is multiplied by gains before it is added."""
+    torch.manual_seed(12)
+    attention, up, down = drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN), \
+        nn.Linear(BETWEEN, WIDTH)
+    norms, gains = [norm_of("layer", 1e-6) for _ in range(2)], [torch.randn(WIDTH) for _ in range(2)]
+    x = 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    y = x + gains[0] * attention_block("pre", attention, norms[0], x, residual=False)
+    right = y + gains[1] * down(nn.functional.gelu(up(norms[1](y))))
+    expect(right, x, norm="pre", layer_eps=1e-6, **of_attention(attention), **of_norm(1, norms[0]),
+           **of_norm(2, norms[1]), **of_linear(1, up), **of_linear(2, down), gain1=gains[0], gain2=gains[1])
+
+
+@torch.no_grad()
 def test_block_of_llama():
     """RMS norms in front, and a gate that silu activates; no biases."""
     torch.manual_seed(9)
@@ -203,4 +217,5 @@ def test_names_of_weights():
     assert [shapes[name] for name in ("w1", "w3", "w2", "b1", "b3", "b2")] == [
         (20, BETWEEN), (20, BETWEEN), (BETWEEN, 20), (BETWEEN,), (BETWEEN,), (20,)]
     assert [shapes[name] for name in ("norm1", "norm1_bias", "norm2", "norm2_bias")] == 4 * [(20,)]
-    assert len(shapes) == 8 + 6 + 4
+    assert shapes["gain2"] == (20,) and "gain1" not in shapes  # no residual
+    assert len(shapes) == 8 + 6 + 4 + 1

@@ -18,7 +18,7 @@ ACTIVATIONS = {
 SHAPES = {"wq": (WIDTH, H * DK), "wk": (WIDTH, H * DK), "wv": (WIDTH, H * DK), "wo": (H * DK, WIDTH),
           "bq": (H * DK,), "bk": (H * DK,), "bv": (H * DK,), "bo": (WIDTH,),
           "norm1": (WIDTH,), "norm1_bias": (WIDTH,), "norm2": (WIDTH,), "norm2_bias": (WIDTH,),
-          "norm1b": (WIDTH,), "norm2b": (WIDTH,),
+          "norm1b": (WIDTH,), "norm2b": (WIDTH,), "gain1": (WIDTH,), "gain2": (WIDTH,),
           "w1": (WIDTH, BETWEEN), "b1": (BETWEEN,), "w3": (WIDTH, BETWEEN), "b3": (BETWEEN,),
           "w2": (BETWEEN, WIDTH), "b2": (WIDTH,)}
 
@@ -51,6 +51,9 @@ class Layer:
     def branch(self, number, x):
         return self.norm(f"{number}b", x) if self.options & BRANCH_NORM else x
 
+    def gain(self, number):
+        return self.w.get(f"gain{number}", torch.ones(WIDTH)).double()
+
     def linear(self, letter, x):
         product = x @ self.w[f"w{letter}"].double()
         return product + self.w[f"b{letter}"].double() if f"b{letter}" in self.w else product
@@ -64,7 +67,7 @@ class Layer:
         between = ACTIVATIONS[self.act](self.linear("1", u))
         if self.options & FFN_GATE:
             between = between * self.linear("3", u)
-        z = y + self.branch(2, self.linear("2", between))
+        z = y + self.gain(2) * self.branch(2, self.linear("2", between))
         return self.norm(2, z) if self.options & POST_NORM else z
 
     def right(self, x):
@@ -72,7 +75,7 @@ class Layer:
         normed = self.norm(1, x) if self.options & PRE_NORM else x
         y = self.attention(normed)
         y = self.branch(1, y)
-        y = y + x if self.options & RESIDUAL else y
+        y = self.gain(1) * y + x if self.options & RESIDUAL else y
         y = self.norm(1, y) if self.options & POST_NORM else y
         return self.feed_forward(y, normed) if self.options & FFN else y
 
@@ -162,7 +165,7 @@ def test_ends_of_activations(library, act, number):
     """Limits where x is infinite, and squares beyond float32: the number between the products is b1, all else zero."""
     layer = Layer(FFN, act, ones=True)
     for name, w in layer.w.items():
-        w.mul_(name == "w2")
+        w.mul_(name in ("w2", "gain2"))
     layer.w["b1"][3] = number
     exact, beside, _, rounded, off = layer.found(library, torch.randn(BATCH, ROWS, WIDTH))
     right = 0.0 if number < 0 else math.inf if act == RELU2 and number > 1e20 else number
