@@ -199,13 +199,13 @@ static void write_f16(step_place to, ptrdiff_t first, ptrdiff_t end, const doubl
 
 static void write_rounded_bf16(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
-    to.words[c] = of_bf16(to_bf16((float)(to.scale * *sums++)));
+    to.words[c] = of_bf16(to_bf16(to.scale * *sums++));
   }
 }
 
 static void write_rounded_f16(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
-    to.words[c] = of_f16(to_f16((float)(to.scale * *sums++)));
+    to.words[c] = of_f16(to_f16(to.scale * *sums++));
   }
 }
 

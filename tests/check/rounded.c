@@ -386,7 +386,7 @@ static float searched_scale(const double *w, size_t count, size_t apart, float o
   return (float)(scale * (double)own);
 }
 
-/* As a kernel reads what packing made of a sum in double, and float32 at first. */
+/* As a kernel widens an integer times its scale: float32 first. */
 static double nearest_packed(const format *f, double x) { return nearest(f, (double)(float)x); }
 
 /* Weights as integers times a scale, [in][out]. */
@@ -469,7 +469,7 @@ static void merge_keys(formula *f) {
     product_of_weights(wq, q->inner, dk, wk, k->inner, merged + head * k->inner, columns);
     product_of_weights(bq, 1, dk, wk, k->inner, bias.x + head * k->inner, columns);
   }
-  for (size_t i = 0; i < q->inner * columns && !f->short_of_memory; i++) merged[i] = nearest_packed(r->own, merged[i]);
+  for (size_t i = 0; i < q->inner * columns && !f->short_of_memory; i++) merged[i] = nearest(r->own, merged[i]);
   if (!f->short_of_memory) ref_exact(bias, columns);
   r->w[REF_Q] = merged, q->bias = bias, q->width = k->inner;
   take_inputs(k);
@@ -501,7 +501,7 @@ static void merge_values(formula *f) {
                  wo = {r->exact[REF_Y] + head * dv * columns, columns, 1};
     product_of_weights(wv, v->inner, dv, wo, columns, merged + head * v->inner * columns, columns);
   }
-  for (size_t i = 0; i < count && !f->short_of_memory; i++) merged[i] = nearest_packed(r->own, merged[i]);
+  for (size_t i = 0; i < count && !f->short_of_memory; i++) merged[i] = nearest(r->own, merged[i]);
   r->w[REF_Y] = merged, y->inner = h * v->inner;
   take_inputs(v);
 }
