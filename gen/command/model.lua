@@ -15,10 +15,12 @@ local options = require "options.init"
 local pack = require "plan.pack"
 local packed_file = require "command.packed_file"
 local shell = require "base.shell"
+local source = require "model.source"
 local tables = require "command.tables"
 local takes = require "command.takes"
 local unread = require "model.unread"
 local weights = require "command.weights"
+local whole = require "command.whole"
 local wording = require "base.wording"
 
 local must = errors.must
@@ -118,6 +120,7 @@ end
 -- which they come, each { cfg, layers }. Nothing is written yet, and no weights are read.
 local function plan(model, args)
   local given = given_keys(args.config)
+  if args.whole then whole.refuse_keys(given) end
   local kernels, all = {}, layers_of(model, args, given)
   for _, layer in ipairs(all) do
     local cfg = layer.cfg
@@ -135,17 +138,18 @@ local function plan(model, args)
     entry.layers[#entry.layers + 1] = layer
     layer.kernel = entry
   end
+  if args.whole then whole.read_door(model, all, kernels[1].cfg.seq) end
   unread.refuse(model, all, args.ignore)
   return kernels, all
 end
 
--- The place of a source in the files of a list of packers, and whether it is new there.
-local function place_of(packers, source)
+-- The place of what is packed of a layer in the files of a list of packers, and whether it is new there.
+local function place_of(packers, own)
   local known = packers.known
-  if known[source] then return known[source], false end
-  known[source], known.places = known.places, known.places + 1
+  if known[own] then return known[own], false end
+  known[own], known.places = known.places, known.places + 1
   for _, packer in ipairs(packers) do packer.layers = known.places end
-  return known[source], true
+  return known[own], true
 end
 
 -- Gives each layer its place in the files of its kernel, and what angles of rope are made of. Layers with the same
@@ -155,9 +159,9 @@ local function share(kernels)
     local packers, apart = entry.packers, entry.tables
     for _, layer in ipairs(entry.layers) do
       layer.turns = weights.turns(layer, entry.cfg, (packers[1].tables or packers[1].packing).turns)
-      local source = apart and layers.source(layer, nil, false) or layers.source(layer, layer.turns)
-      layer.index, layer.first = place_of(packers, source)
-      if apart then layer.tables, layer.first_tables = place_of(apart, layers.source(layer, layer.turns, true)) end
+      local own = apart and source(layer, nil, false) or source(layer, layer.turns)
+      layer.index, layer.first = place_of(packers, own)
+      if apart then layer.tables, layer.first_tables = place_of(apart, source(layer, layer.turns, true)) end
     end
   end
 end
@@ -168,7 +172,10 @@ local function generate(kernels)
   for _, entry in ipairs(kernels) do
     local made, recorded = kernel.files_of(entry.cfg)
     entry.packers = kernel.packers(entry.cfg, recorded)
-    entry.packers.known = { places = 0 }
+    entry.packers.known, entry.workspace_bytes = { places = 0 }, 0
+    for _, one in ipairs(recorded) do
+      entry.workspace_bytes = math.max(entry.workspace_bytes, one.plan.workspace_bytes)
+    end
     for _, packer in ipairs(entry.packers) do
       packer.name, packer.kind = packer.cfg.name .. ".packed", model_text.PACKED
     end
@@ -201,16 +208,23 @@ local function pack_layer(layer)
   return done
 end
 
+-- Says from time to time how many layers are packed: the function of that and of all.
+local function progress(args)
+  local told = host.clock()
+  return function(done, all)
+    if args.quiet or args.values or host.clock() - told <= SOON then return end
+    told = host.clock()
+    must(host.print(("packed %d of %d layers\n"):format(done, all)))
+  end
+end
+
 -- Packs all layers, into a file for each packer; returns the files, and how many bytes that are.
 local function pack_layers(all, packers, args)
-  local told, done, files = host.clock(), 0, {}
+  local tell, done, files = progress(args), 0, {}
   for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer.name, packer) end
   for i, layer in ipairs(all) do
     done = done + pack_layer(layer)
-    if not args.quiet and not args.values and host.clock() - told > SOON then
-      told = host.clock()
-      must(host.print(("packed %d of %d layers\n"):format(i, #all)))
-    end
+    tell(i, #all)
   end
   for i, packer in ipairs(packers) do files[i] = packer.file:finish() end
   return files, done
@@ -260,6 +274,9 @@ local function summary(model, all, kernels, figures)
     append(lines, tables.lines(entry))
     lines[#lines + 1] = proposal(entry)
   end
+  if model.without and model.without[1] then
+    lines[#lines + 1] = "  left out: " .. table.concat(model.without, ", ")
+  end
   for _, node in ipairs(model.left) do
     lines[#lines + 1] = ("  no layer: %s: %s"):format(errors.show(node.name), node.why)
   end
@@ -288,19 +305,43 @@ local function compile_line(args, files, cfg)
     build.sources(args.output, files, function() return true end)))
 end
 
+-- What the files say that a model was.
+local function source_of(model, args)
+  return { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
+end
+
+-- The rest of the command for a whole model.
+local function run_whole(model, args, kernels, all, files, start)
+  local door = model.door
+  local layout = whole.layout(kernels, all, door)
+  if args.cxx then files[#files + 1] = kernel.cxx() end
+  append(files, whole.texts(args.name, source_of(model, args), kernels, all, door, layout))
+  local written = { { name = args.name .. ".packed", mark = packed_file.MARK }, table.unpack(files) }
+  takes.refuse_foreign(args.output, written, args.force)
+  local packing, tell = host.clock(), progress(args)
+  files[#files + 1] = whole.pack(args, kernels, door, layout, turned, function(done) tell(done, #all) end)
+  packing = build.seconds_since(packing)
+  must(host.write_files(args.output, files))
+  if args.quiet then return 0 end
+  must(host.print(summary(model, all, kernels, { bytes = layout.bytes, packing = packing,
+    seconds = build.seconds_since(start), compile = compile_line(args, files, kernels[1].cfg) })))
+  return 0
+end
+
 local function run(args)
   if not args.output then error({ message = "missing option '-o'" }, 0) end
   local start = host.clock()
   kernel.refuse_key(args.path, "PATH")
   args.embed = args.embed or args.onnxruntime
   local model = weights.open_model(args.path)
+  if args.whole then whole.begin(model, args) end
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)
   share(kernels)
+  if args.whole then return run_whole(model, args, kernels, all, files, start) end
   if args.onnxruntime then onnxruntime.check_size(packers) end
   if args.cxx then files[#files + 1] = kernel.cxx() end
-  local from = { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
-  append(files, model_text.table(args.name, from, kernels, all, args.embed))
+  append(files, model_text.table(args.name, source_of(model, args), kernels, all, args.embed))
   local written = {}
   for i, packer in ipairs(packers) do
     append(files, args.embed and model_text.embedded(packer.cfg.name, packer.name, packed_file.bytes(
@@ -337,6 +378,7 @@ local function add_options(cmd)
   cmd:option("--only", "take only layers with this text in their names, such as encoder."):argname("<TEXT>")
   cmd:option("--ignore", "ignore this field or tensor, although it may change attention; repeatable")
     :argname("<NAME>"):count("*")
+  cmd:flag("--whole", "write the whole model, from ids to rows: embeddings, and layers with their feed-forwards")
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)
   takes.cxx(cmd)

@@ -248,7 +248,8 @@ static int host_packed_head(lua_State *L) {
   return 1;
 }
 
-/* add_packed(head, memory) -> the head with one layer more */
+/* add_packed(head, memory) -> the head with one layer more; add_packed(head, memory, true): with a part of the first
+ * layer, whose parts are added in their order */
 static int host_add_packed(lua_State *L) {
   mhagen_packed_head head;
   size_t size;
@@ -256,8 +257,11 @@ static int host_add_packed(lua_State *L) {
   const Memory *memory = luaL_checkudata(L, 2, MEMORY);
   luaL_argcheck(L, size == sizeof head, 1, "is no head");
   memcpy(&head, text, sizeof head);
+  const uint64_t of_layer = head.packed_bytes;
+  if (lua_toboolean(L, 3)) head.layers = 0, head.packed_bytes = memory->bytes;
   luaL_argcheck(L, memory->bytes == head.packed_bytes, 2, "has another size");
   mhagen_packed_add(&head, memory->at);
+  head.packed_bytes = of_layer;
   lua_pushlstring(L, (const char *)&head, sizeof head);
   return 1;
 }

@@ -46,9 +46,11 @@ function M.key_list(keys)
 end
 
 -- The keys of a layer as words; what divides its angles, the factor of its tables of rope, its limit, each or nil.
-local function keys_of(c, stack, i)
+-- around: keys of what is around its attention.
+local function keys_of(c, stack, i, around)
   local keys = family_rows.sizes(c, stack)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
+  for key, value in pairs(around) do keys[key] = value end
   local divide, factor = take_scaling(keys)
   local limit = keys.limit
   keys.limit = nil
@@ -121,6 +123,21 @@ local function has_bias(layer, letter, name)
   return false
 end
 
+-- Adds those of what is around attention, as a row of gen/model/whole_families.lua has it.
+local function add_around(layer, whole, sizes, all)
+  local module = layer.at:sub(1, -#whole.module - 2)
+  for number, name in pairs(whole.maps) do
+    local size = sizes["w" .. number]
+    all["w" .. number] = features(module .. name .. ".weight", size[2], size[1])
+    all["b" .. number] = features(module .. name .. ".bias", size[2])
+  end
+  for number, name in ipairs(whole.norms) do
+    local columns = sizes["norm" .. number][2]
+    all["norm" .. number] = features(module .. name .. ".weight", columns)
+    all["norm" .. number .. "_bias"] = features(module .. name .. ".bias", columns)
+  end
+end
+
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
 local function weights_of(layer, cfg)
   local stack, sizes, all = layer.stack, matrices.sizes(cfg), {}
@@ -152,6 +169,7 @@ local function weights_of(layer, cfg)
       all[matrix].change = of[2] and function(list) return of[2](list, cfg) end
     end
   end
+  if layer.whole then add_around(layer, layer.whole, sizes, all) end
   for matrix in pairs(all) do -- what another key has switched off
     if sizes[matrix][1] * sizes[matrix][2] == 0 then all[matrix] = nil end
   end
@@ -224,6 +242,14 @@ function M.weights(model, layer, cfg, type_size)
   return all
 end
 
+-- A tensor of the model as a part: a table of so many rows, or with one number a vector.
+function M.part(model, name, rows, width, type_size)
+  local part = features(name, rows, width)
+  part.tensor = model.tensors[name] or fail_missing(model, name)
+  check_shape(model, part, type_size)
+  return part
+end
+
 -- What the host's memory:read takes of a part: a list, a piece for each block. stride: numbers of a row in the file.
 -- turned: in memory it lies the other way round than in the file. interleave: so many numbers of a column are beside
 -- each other in the file.
@@ -250,50 +276,6 @@ function M.pieces(part, type_size)
     list[#list + 1] = piece
   end
   return list
-end
-
-local identities, identity_count = setmetatable({}, { __mode = "k" }), 0
-
-local LONGEST = 1 << 16 -- list that is compared by its numbers
-
--- A value as a text: a tensor by its place in a file, a list by its numbers, another table by its fields. Functions and
--- long lists are told by their identity.
-local function told_by(x)
-  if type(x) == "table" and x.path and x.at then return ("%s %d %s"):format(x.path, x.at, x.type) end
-  if type(x) == "table" and type(x[1]) == "number" and not x[LONGEST] then
-    local numbers = {}
-    for i, number in ipairs(x) do numbers[i] = ("%a"):format(number) end
-    return table.concat(numbers, ",")
-  end
-  if type(x) ~= "table" and type(x) ~= "function" and type(x) ~= "userdata" then return tostring(x) end
-  if type(x) == "table" and not x[LONGEST] then
-    local fields = {}
-    for field, value in pairs(x) do fields[#fields + 1] = ("%s %s"):format(field, told_by(value)) end
-    return "{" .. table.concat(fields, " ") .. "}"
-  end
-  if not identities[x] then identities[x], identity_count = identity_count, identity_count + 1 end
-  return "#" .. identities[x]
-end
-
--- Whether a matrix is of the tables of rope.
-function M.is_table(matrix) return matrix:find "^rope_" ~= nil end
-
--- What the weights of a layer are, as a text: layers with the same one, of one kernel, have the same packed weights.
--- turns: what angles of rope are made of, or nil. tables: true, of the matrices those of tables alone; false, the
--- others; nil, all.
-function M.source(layer, turns, tables)
-  local words = { tostring(layer.in_out) }
-  for matrix, part in pairs(layer.weights) do
-    if tables == nil or M.is_table(matrix) == tables then
-      words[#words + 1] = matrix
-      for field, value in pairs(part) do
-        if field ~= "name" then words[#words + 1] = field .. " " .. told_by(value) end
-      end
-    end
-  end
-  for _, turn in ipairs(turns or {}) do words[#words + 1] = ("%.17g"):format(turn) end
-  if turns and turns.factor then words[#words + 1] = ("factor %.17g"):format(turns.factor) end
-  return table.concat(words, " ")
 end
 
 -- What the file has of a layer's matrices: bytes, how many numbers these are, and the type of the first. Where all
@@ -357,10 +339,11 @@ local function add_stack(model, stack, prefixes, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   local function add(i)
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide, factor, limit = keys_of(c, stack, i)
-    all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
+    local keys, divide, factor, limit = keys_of(c, stack, i, model.whole and model.whole.keys(c) or {})
+    local told = model.whole and name:sub(1, -#model.whole.module - 2) or name
+    all[#all + 1] = { name = told, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
                       divide = divide, rope_factor = factor, frequencies = frequencies, features = weights_of,
-                      fields = c, without = {},
+                      fields = c, without = {}, whole = model.whole, prefix = prefix,
                       check = function(places) check_limit(c, limit, places) end }
   end
   for i = 0, count_of(c, stack) - 1 do
@@ -377,7 +360,7 @@ function M.row_of(model)
 end
 
 -- model: { path of its fields, path `data` of its tensors, type, rows = families.rows or another list, fields,
--- tensors } -> its layers.
+-- tensors, whole = a row of gen/model/whole_families.lua or nil } -> its layers.
 function M.of(model)
   model.row = family_rows.whole(model.rows, M.row_of(model), model.fields)
   local all, firsts, stacks = {}, {}, model.row.stacks

@@ -11,7 +11,7 @@ local function literal(text)
 end
 
 -- What stands in a comment.
-local function plain(text) return (text:gsub("[^%w ._()-]", "?")) end
+function M.plain(text) return (text:gsub("[^%w ._()-]", "?")) end
 
 -- What a file of a kernel has: packed weights, or tables of rope.
 M.PACKED = { suffix = "packed", what = "packed weights" }
@@ -83,7 +83,7 @@ function M.table(name, from, kernels, layers, embed)
       apart and (", %d"):format(layer.tables or 0) or "")
   end
   local head = { name = name, NAME = name:upper(), version = version,
-                 from = plain(("%s (%s)"):format(from.path, from.type)) }
+                 from = M.plain(("%s (%s)"):format(from.path, from.type)) }
   local function with(more)
     for key, value in pairs(head) do more[key] = value end
     return more

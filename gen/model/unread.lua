@@ -26,6 +26,15 @@ local HARMLESS = {
 }
 local HARMLESS_VALUES = "position_embedding_type=absolute partial_rotary_factor=1"
 
+-- The same of a whole model, where any field may matter: what is of training, of other programs, or of what is made of
+-- the last rows.
+local HARMLESS_TO_WHOLE = {
+  "^architectures$", "dtype$", "^transformers_version$", "^initializer_", "^id2label$", "^label2id$", "^problem_type$",
+  "^model_type$", "^use_cache$", "^_", "^classifier_", "^tokenizer_class$", "^return_dict$", "^finetuning_task$",
+  "^task_specific_params$", "^chunk_size_feed_forward$", "^gradient_checkpointing$", "^tie_", "^summary_",
+  "^num_labels$", "^torchscript$", "^model_max_length$",
+}
+
 -- false says that there is nothing of its name, but for these, which models have by default.
 local BY_DEFAULT = { "causal", "rope", "rotary", "position", "scale", "mask", "window" }
 
@@ -54,8 +63,8 @@ end
 local OF_QUANTIZED = known_of(quantized.harmless)
 
 -- Whether a field may matter that nobody reads. A field with a known value matters with any other. integers: some
--- weights of attention are quantized.
-local function matters(known, integers)
+-- weights of attention are quantized. whole: whether names speak of more than attention.
+local function matters(known, integers, whole)
   return function(name, value, fields)
     local of_quantized = fields.within:find "^quantization_config%." ~= nil
     local meant = of_quantized and OF_QUANTIZED[name] or known[name] or known[fields:full(name)]
@@ -63,7 +72,7 @@ local function matters(known, integers)
     if meant then return tostring(value) ~= meant and tonumber(meant) ~= value end
     if is_off(name, value) then return false end
     return fields.within:find "rope" ~= nil or of_quantized and integers
-      or finds(SPEAKS, name) and not finds(HARMLESS, name)
+      or (whole and not finds(HARMLESS_TO_WHOLE, name) or finds(SPEAKS, name)) and not finds(HARMLESS, name)
   end
 end
 
@@ -95,6 +104,28 @@ local function tensors_of(model, all, row)
   return found
 end
 
+-- The same of a whole model, whose tables M.whole has read; and the modules that it leaves out.
+local function tensors_of_whole(model, all)
+  local read, found, without, seen = {}, {}, {}, {}
+  for name in pairs(model.read) do read[name] = true end
+  for _, layer in ipairs(all) do
+    for _, part in pairs(layer.weights) do read[part.name] = true end
+  end
+  local prefix = all[1].prefix
+  for full in pairs(model.tensors) do
+    local name = full:sub(1, #prefix) == prefix and full:sub(#prefix + 1) or full
+    local module = name:match "^([^.]*)%." or name
+    if not read[full] and finds(model.whole.left_out, name) then
+      if not seen[module] then without[#without + 1], seen[module] = module, true end
+    elseif not read[full] then
+      found[#found + 1] = { name = name, full = full }
+    end
+  end
+  table.sort(found, function(a, b) return a.name < b.name end)
+  table.sort(without)
+  return found, without
+end
+
 -- Whether some weights of the layers are of a quantization_config.
 local function has_integers(model, all)
   if not model.fields:object "quantization_config" then return false end
@@ -119,11 +150,15 @@ function M.refuse(model, all, ignored)
       names[#names + 1] = text
     end
   end
-  for _, field in ipairs(model.fields and model.fields:unread(matters(known, has_integers(model, all))) or {}) do
+  local may_matter = model.fields and matters(known, has_integers(model, all), model.whole)
+  for _, field in ipairs(model.fields and model.fields:unread(may_matter) or {}) do
     add(field.name, field.name, type(field.value) == "table" and field.name
       or ("%s = %s"):format(wording.short(field.name), wording.short(field.value)))
   end
-  for _, tensor in ipairs(model.fields and tensors_of(model, all, row) or {}) do
+  local tensors = {}
+  if model.whole then tensors, model.without = tensors_of_whole(model, all)
+  elseif model.fields then tensors = tensors_of(model, all, row) end
+  for _, tensor in ipairs(tensors) do
     add(tensor.name, tensor.full, "tensor " .. wording.short(tensor.name) ..
       (tensor.why and (" (%s)"):format(tensor.why) or ""))
   end
@@ -134,8 +169,9 @@ function M.refuse(model, all, ignored)
   end
   if #names == 0 then return end
   local more = #names > MOST and (" and %d more"):format(#names - MOST) or ""
-  error({ message = ("%s: %s%s: may change attention, and is not read; --ignore NAME takes the layers without it")
-    :format(model.path, table.concat(names, ", ", 1, math.min(#names, MOST)), more) }, 0)
+  error({ message = ("%s: %s%s: may change %s, and is not read; --ignore NAME takes %s without it"):format(
+    model.path, table.concat(names, ", ", 1, math.min(#names, MOST)), more,
+    model.whole and "the model" or "attention", model.whole and "it" or "the layers") }, 0)
 end
 
 return M

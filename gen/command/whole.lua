@@ -1,0 +1,152 @@
+-- `model --whole`: a model from ids to rows as C, and all its weights in one file.
+--
+-- The file is laid out as a file of packed weights of one layer (docs/format.md), so that the runtime checks it. Behind
+-- the fingerprint it has the packed weights of the layers, kernel by kernel, and the tables of the door.
+
+local host = require "host"
+local errors = require "command.errors"
+local families = require "model.whole_families"
+local family_rows = require "model.family_rows"
+local fingerprint = require "base.fingerprint"
+local layers = require "model.layers"
+local memory = require "schedule.memory"
+local options = require "options.init"
+local weights = require "command.weights"
+local whole_text = require "model.whole_text"
+local wording = require "base.wording"
+
+local must = errors.must
+
+local M = {}
+
+-- ---- what is asked for ----
+
+-- Options that take layers out of a model, or write other files.
+local OTHERS = { "only", "onnxruntime", "embed", "values" }
+
+-- Keys that may be given: all others would change what the model computes, or how rows lie.
+local KEYS = { isa = true, seq = true, dtype = true, attend_dtype = true, sum_dtype = true, weight_dtype = true,
+               group = true, value_weight_dtype = true, cpu = true, tuned = true, fold = true, unroll = true }
+
+-- Finds what the model has around its attention.
+function M.begin(model, args)
+  for _, name in ipairs(OTHERS) do
+    if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
+  end
+  local row, known = family_rows.find(families.rows, model.type)
+  if not row then
+    error({ message = ("%s: --whole does not know type %s; it knows %s"):format(model.path, wording.short(model.type),
+      known) }, 0)
+  end
+  model.whole = row
+end
+
+function M.refuse_keys(given)
+  for key, value in pairs(given) do
+    if not KEYS[key] and not (options.list[key] or {}).schedule then
+      error({ key = key, value = value, rule = "is the model's own with --whole, or is not made with it" }, 0)
+    end
+  end
+end
+
+-- ---- the file of weights ----
+
+local UNIT = memory.ALIGN * memory.BYTES
+
+local function aligned(bytes) return (bytes + UNIT - 1) // UNIT * UNIT end
+
+-- Finds the tables and vectors of the door: model.door has { name, part, at } each, `at` from M.layout, and model.read
+-- their tensors. rows: of the longest run.
+function M.read_door(model, all, rows)
+  local door, width = model.whole.door(all[1].fields), all[1].cfg.y_width
+  local list = {}
+  model.read = {}
+  local function add(name, tensor, count, columns)
+    local full = all[1].prefix .. tensor
+    list[#list + 1], model.read[full] = { name = name, part = layers.part(model, full, count, columns,
+                                                                          host.type_size) }, true
+  end
+  for _, name in ipairs { "words", "types", "places" } do
+    if door[name] then add(name, door[name][1] .. ".weight", door[name][2], width) end
+  end
+  add("gains", door.norm .. ".weight", width)
+  add("biases", door.norm .. ".bias", width)
+  local places, first = door.places[2], door.places[3]
+  if rows > places - first then
+    error({ key = "seq", value = rows, rule = ("must be at most %d, the places of %s"):format(places - first,
+      model.path) }, 0)
+  end
+  model.door = { list = list, width = width, eps = door.eps, first_place = first, vocabulary = door.words[2],
+                 types = door.types and door.types[2] or 0 }
+end
+
+local function bytes_of(part) return memory.BYTES * part.features * (part.width or 1) end
+
+-- Gives each packer and each table of the door its place behind the head of the file; the fingerprint, and the bytes.
+function M.layout(kernels, all, door)
+  local at, words = UNIT, {}
+  local function place(bytes, of)
+    of.at, at = at, at + aligned(bytes)
+    words[#words + 1] = ("%d %s"):format(bytes, of.name)
+  end
+  for _, entry in ipairs(kernels) do
+    for _, packer in ipairs(entry.packers) do
+      place(packer.packing.bytes * packer.layers, packer)
+      words[#words + 1] = packer.packing.fingerprint
+    end
+  end
+  for _, layer in ipairs(all) do words[#words + 1] = ("%s %d"):format(layer.kernel.cfg.name, layer.index) end
+  for _, of in ipairs(door.list) do place(bytes_of(of.part), of) end
+  return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at }
+end
+
+-- A file that is written part by part.
+local function writer(dir, name, layout)
+  local stream, head = must(host.stream(dir, name)), host.packed_head(name, layout.fingerprint, layout.bytes)
+  must(stream:write(head))
+  return {
+    add = function(made)
+      head = host.add_packed(head, made, true)
+      must(stream:write(made))
+    end,
+    finish = function()
+      must(stream:rewrite(head))
+      return { name = name, stream = stream }
+    end }
+end
+
+local NO_FILLS = { fills = {}, rounded = {}, pairs = {}, quants = {}, value_quants = {} }
+
+-- Writes the weights; told(done): after each layer. Returns the file.
+function M.pack(args, kernels, door, layout, turned, told)
+  local file, done = writer(args.output, args.name .. ".packed", layout), 0
+  local function add(made, bytes)
+    file.add(made)
+    made:free()
+    local rest = aligned(bytes) - bytes
+    if rest > 0 then file.add(host.floats(rest // memory.BYTES)) end
+  end
+  add(host.pack({ bytes = UNIT, fingerprint = layout.fingerprint, lists = NO_FILLS, matrices = {} }, {}), UNIT)
+  for _, entry in ipairs(kernels) do
+    for _, packer in ipairs(entry.packers) do
+      for _, layer in ipairs(entry.layers) do
+        if layer.first then
+          local given = weights.read(layer.weights, layer.in_out)
+          add(host.pack(turned(packer.packing, layer.turns), given), packer.packing.bytes)
+          weights.free(given)
+        end
+        done = done + 1
+        told(done)
+      end
+    end
+  end
+  for _, of in ipairs(door.list) do add(weights.floats(of.part), bytes_of(of.part)) end
+  return file.finish()
+end
+
+-- The files of C; see gen/model/whole_text.lua.
+function M.texts(name, from, kernels, all, door, layout)
+  return whole_text(name, from, kernels, all, door, layout, #host.packed_head("", "0", UNIT))
+end
+
+return M

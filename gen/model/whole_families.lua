@@ -1,0 +1,95 @@
+-- What models have around the attention of their layers, where `mhagen model --whole` knows it: the kinds of models
+-- whose whole becomes C. A row is
+--
+--   types     as gen/model/families.lua has them
+--   module    the module of attention in a layer, as the name of the layer's stack ends
+--   keys      of (fields): keys of a layer besides those of its attention
+--   maps      the linear maps of the feed-forward by the numbers of their matrices, as modules of a layer
+--   norms     its norms in the order of their numbers
+--   door      of (fields): what makes rows of ids. words, types, places: tables of embeddings, each { module, rows of
+--             the table, the first of them that counts }; types may be missing. norm: of their sum; eps
+--   left_out  patterns of tensors that are behind the last layer, or in none: they are left out, and the summary
+--             names them
+--   harmless  more fields that change nothing
+--
+-- tests/models/test_whole.py compares each type with transformers.
+
+local options = require "options.init"
+
+local M = {}
+
+-- The name of an activation function, as our key has it.
+local function activation(c, name, default)
+  local value = c:word(name, default)
+  local row = options.list.ffn_act
+  for _, choice in ipairs(row.choices) do
+    if choice == value then return choice end
+    for _, other in ipairs(row.called[choice] or {}) do
+      if other == value then return choice end
+    end
+  end
+  c:fail(name, "%s is no activation function of a kernel: %s are", value, table.concat(row.choices, ", "))
+end
+
+local HEADS = { "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.", "^lm_head%.", "^pre_classifier%.", "^vocab_",
+                "position_ids$", "token_type_ids$" }
+
+-- Norms behind attention and behind the feed-forward, as in the first transformer.
+local function post_norm(eps, ffn, act)
+  return { norm = "post", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act, q_len = true }
+end
+
+local function bert_keys(c)
+  return post_norm(c:positive("layer_norm_eps", 1e-12), c:int("intermediate_size", 3072),
+    activation(c, "hidden_act", "gelu"))
+end
+
+-- first: the number of the first row's place.
+local function bert_door(first)
+  return function(c)
+    c:only("is_decoder", false)
+    return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
+             types = { "embeddings.token_type_embeddings", c:int("type_vocab_size", 2), 0 },
+             places = { "embeddings.position_embeddings", c:int "max_position_embeddings", first(c) },
+             norm = "embeddings.LayerNorm", eps = c:positive("layer_norm_eps", 1e-12) }
+  end
+end
+
+local function at_start() return 0 end
+
+-- RoBERTa's places begin behind that of padding.
+local function behind_padding(c)
+  local padding = c:number("pad_token_id", 1)
+  if math.type(padding) ~= "integer" or padding < 0 or padding > 1 << 20 then
+    c:fail("pad_token_id", "must be the number of a token")
+  end
+  return padding + 1
+end
+
+local BERT = { module = "attention", keys = bert_keys, maps = { ["1"] = "intermediate.dense", ["2"] = "output.dense" },
+               norms = { "attention.output.LayerNorm", "output.LayerNorm" }, left_out = HEADS }
+
+local function like_bert(types, first)
+  local row = { types = types, door = bert_door(first) }
+  for key, value in pairs(BERT) do row[key] = value end
+  return row
+end
+
+local EPS_OF_DISTILBERT = 1e-12 -- its class has no field for it
+
+M.rows = {
+  like_bert({ "bert" }, at_start),
+  like_bert({ "roberta", "xlm-roberta", "camembert" }, behind_padding),
+  { types = { "distilbert" }, module = "attention", left_out = HEADS,
+    maps = { ["1"] = "ffn.lin1", ["2"] = "ffn.lin2" }, norms = { "sa_layer_norm", "output_layer_norm" },
+    keys = function(c)
+      return post_norm(EPS_OF_DISTILBERT, c:int("hidden_dim", 3072), activation(c, "activation", "gelu"))
+    end,
+    door = function(c)
+      return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
+               places = { "embeddings.position_embeddings", c:int("max_position_embeddings", 512), 0 },
+               norm = "embeddings.LayerNorm", eps = EPS_OF_DISTILBERT }
+    end },
+}
+
+return M

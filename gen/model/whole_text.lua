@@ -1,0 +1,73 @@
+-- The C of a model from ids to rows, besides its kernels.
+
+local model_text = require "model.text"
+local template = require "base.template"
+local version = require "base.version"
+
+local UNIT = 16 -- floats to which rows in the workspace are aligned
+
+-- The initializers of kernels, { { kernel, where its packed weights are }, one for each member }, and their headers.
+local function kernel_rows(kernels)
+  local rows, includes = {}, {}
+  for i, entry in ipairs(kernels) do
+    local members = {}
+    for k, packer in ipairs(entry.packers) do
+      includes[#includes + 1] = template.file("include.h.in", { name = packer.cfg.name })
+      members[k] = ("{ &%s_kernel, %d }"):format(packer.cfg.name, packer.at)
+    end
+    rows[i] = "  { " .. table.concat(members, ",\n    ") .. " },"
+  end
+  return table.concat(rows, "\n"), table.concat(includes)
+end
+
+-- Those of layers: { kernel, number of the packed weights }.
+local function layer_rows(kernels, layers)
+  local number, rows = {}, {}
+  for i, entry in ipairs(kernels) do number[entry] = i - 1 end
+  for i, layer in ipairs(layers) do rows[i] = ("  { %d, %d },"):format(number[layer.kernel], layer.index) end
+  return table.concat(rows, "\n")
+end
+
+-- How the embeddings of a type of id join the sum.
+local typed = {
+  types_at = "  const float *const types = (const float *)(packed + TYPES);\n",
+  type_of = "    const float *const type = types + (ptrdiff_t)(args->types ? args->types[r] : 0) * WIDTH;\n",
+  sum = "word[i] + type[i] + place[i]" }
+local untyped = { types_at = "", type_of = "", sum = "word[i] + place[i]" }
+
+-- Places of the tables in the file.
+local function places(door)
+  local list = {}
+  for i, one in ipairs(door.list) do list[i] = ("%s = %d"):format(one.name:upper(), one.at) end
+  return table.concat(list, ", ")
+end
+
+-- name: prefix of all names; from: { path, type }; kernels, layers: as gen/model/text.lua has them, with the places
+-- `at` of packers in the file; door, layout: of gen/command/whole.lua; head_bytes: what stands before them in the file.
+return function(name, from, kernels, layers, door, layout, head_bytes)
+  local rows, workspace = 0, 0
+  for _, entry in ipairs(kernels) do
+    rows, workspace = math.max(rows, entry.cfg.seq), math.max(workspace, entry.workspace_bytes)
+  end
+  local row_floats = (rows * door.width + UNIT - 1) // UNIT * UNIT
+  local function file(template_name, more)
+    more.name, more.NAME, more.version = name, name:upper(), version
+    more.from = model_text.plain(("%s (%s)"):format(from.path, from.type))
+    return template.file(template_name, more)
+  end
+  local initializers, includes = kernel_rows(kernels)
+  local source = {
+    includes = includes, members = tostring(#kernels[1].packers), kernels = tostring(#kernels),
+    kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), door = places(door),
+    fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes), eps = ("%.17g"):format(door.eps),
+    first_place = tostring(door.first_place), row_floats = tostring(row_floats) }
+  for key, text in pairs(door.types > 0 and typed or untyped) do source[key] = text end
+  return {
+    { name = name .. ".h", text = file("whole.h.in", {
+      rows = tostring(rows), width = tostring(door.width), vocabulary = tostring(door.vocabulary),
+      types = tostring(door.types), layers = tostring(#layers),
+      packed_bytes = ("%d"):format(head_bytes + layout.bytes),
+      workspace_bytes = ("%d"):format(2 * 4 * row_floats + workspace) }) },
+    { name = name .. ".c", text = file("whole.c.in", source) },
+  }
+end

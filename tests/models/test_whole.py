@@ -1,0 +1,204 @@
+"""`mhagen model --whole`: encoders from ids to rows, against the models of transformers that wrote their folders."""
+import ctypes
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from reference_lib import aligned, drawn_isa, runtime
+from tools import MHAGEN, in_turn, installed, run
+
+if not installed("numpy", "torch", "safetensors", "transformers"):
+    pytest.skip("NumPy, PyTorch or transformers is not installed", allow_module_level=True)
+
+import numpy
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+ROWS, SIZES = 24, {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80,
+                   "vocab_size": 50, "max_position_embeddings": 40}
+NAMES = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+         "intermediate_size": "hidden_dim"}
+# what a config is besides; the class that writes it
+MODELS = {
+    "bert": ({}, "BertModel"),
+    "bert, of words masked": ({"hidden_act": "gelu_new", "layer_norm_eps": 1e-5}, "BertForMaskedLM"),
+    "bert, of one type": ({"type_vocab_size": 1, "hidden_act": "relu"}, "BertModel"),
+    "roberta": ({"type_vocab_size": 1, "layer_norm_eps": 1e-5}, "RobertaModel"),
+    "xlm-roberta": ({"type_vocab_size": 1, "pad_token_id": 3}, "XLMRobertaForSequenceClassification"),
+    "camembert": ({"type_vocab_size": 1, "hidden_act": "silu"}, "CamembertModel"),
+    "distilbert": ({}, "DistilBertModel"),
+    "distilbert, that classifies": ({"activation": "relu"}, "DistilBertForSequenceClassification"),
+}
+
+
+class Args(ctypes.Structure):
+    _fields_ = [("ids", ctypes.c_void_p), ("types", ctypes.c_void_p), ("length", ctypes.c_int),
+                ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("pool", ctypes.c_void_p),
+                ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p)]
+
+
+def written(name, folder):
+    """A model with drawn weights, and its folder."""
+    kind = name.split(",")[0]
+    more, cls = MODELS[name]
+    sizes = {NAMES.get(key, key): value for key, value in SIZES.items()} if kind == "distilbert" else SIZES
+    torch.manual_seed(6)
+    model = getattr(transformers, cls)(transformers.AutoConfig.for_model(kind, **sizes, **more)).eval()
+    for parameter in model.parameters():
+        size = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.2
+        parameter.data = size * torch.randn_like(parameter) + (parameter.data == 1).float()
+    model.save_pretrained(folder)
+    return model.base_model
+
+
+class Whole:
+    """A folder's model as C, compiled fast."""
+
+    def __init__(self, folder, out, *keys):
+        self.text = run(MHAGEN, "model", folder, "--whole", "-o", out, *keys)
+        run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+            *[path for path in out.glob("*.c") if path.name != "mhagen.c"], runtime()[0], "-o", out / "model.so")
+        self.library = ctypes.CDLL(out / "model.so")
+        self.sizes = {key: int(value) for key, value in re.findall(r"#define MODEL_(\w+) (\d+)",
+                                                                  (out / "model.h").read_text())}
+        data = (out / "model.packed").read_bytes()
+        assert len(data) == self.sizes["PACKED_BYTES"]
+        self.packed, self.packed_at = aligned(len(data))
+        ctypes.memmove(self.packed_at, data, len(data))
+        self.workspace, self.workspace_at = aligned(self.sizes["WORKSPACE_BYTES"])
+
+    def check(self, size):
+        return self.library.model_check(ctypes.c_void_p(self.packed_at), ctypes.c_size_t(size))
+
+    def run(self, ids, types=None, /, **changes):
+        """The status, rows and their mean."""
+        ids = numpy.asarray(ids, "i4")
+        types = None if types is None else numpy.asarray(types, "i4")
+        rows, mean = (numpy.full(shape, numpy.nan, "f4") for shape in ((len(ids), self.sizes["WIDTH"]),
+                                                                      self.sizes["WIDTH"]))
+        ctypes.memset(self.workspace_at, 0xFF, self.sizes["WORKSPACE_BYTES"])
+        args = Args(**{"ids": ids.ctypes.data, "types": None if types is None else types.ctypes.data,
+                       "length": len(ids), "packed": self.packed_at, "workspace": self.workspace_at,
+                       "rows": rows.ctypes.data, "mean": mean.ctypes.data, **changes})
+        return self.library.model_run(ctypes.byref(args)), torch.from_numpy(rows), torch.from_numpy(mean)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    written("bert", folder / "model")
+    return folder / "model"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", in_turn(list(MODELS), "whole models", count=4))
+def test_models(name, tmp_path):
+    model = written(name, tmp_path / "model")
+    whole = Whole(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", f"seq={ROWS}")
+    for length in 1, 7, ROWS:
+        ids = torch.randint(5, 50, (1, length))
+        types = torch.randint(0, 2, (1, length)) if whole.sizes["TYPES"] > 1 else None
+        right = model(ids, **({} if types is None else {"token_type_ids": types})).last_hidden_state[0]
+        status, rows, mean = whole.run(ids[0], None if types is None else types[0])
+        assert status == 0 and (rows - right).abs().max() <= 1e-4 * right.abs().max()
+        assert (mean - right.mean(0)).abs().max() <= 1e-4 * right.abs().max()
+
+
+@torch.no_grad()
+def test_number_types_and_lengths(tmp_path):
+    """Length buckets have one set of weights; bf16 is as near as its kernels are."""
+    model = written("bert", tmp_path / "model")
+    ids = torch.randint(5, 50, (1, 13))
+    right = model(ids).last_hidden_state[0]
+    for number, (keys, near) in enumerate({("seq=8,16,24",): 1e-4, (f"seq={ROWS}", "dtype=bf16"): 5e-2,
+                                           ("seq=16,24", "weight_dtype=int8"): 5e-2}.items()):
+        whole = Whole(tmp_path / "model", tmp_path / f"out{number}", "isa=scalar", *keys)
+        status, rows, _ = whole.run(ids[0])
+        assert status == 0 and (rows - right).abs().max() <= near * right.abs().max()
+
+
+def test_bundle(bert, tmp_path):
+    """Each CPU takes the weights of its member."""
+    whole, alone = (Whole(bert, tmp_path / name, f"isa={isa}", "seq=8") for name, isa in (
+        ("bundle", "scalar+avx2"), ("scalar", "scalar")))
+    ids = [4, 9, 8]
+    (status, rows, _), (_, others, _) = whole.run(ids), alone.run(ids)
+    assert status == 0 and (rows - others).abs().max() <= 1e-5 * rows.abs().max()
+    assert whole.sizes["PACKED_BYTES"] > alone.sizes["PACKED_BYTES"]
+
+
+def test_what_is_wrong(bert, tmp_path):
+    whole = Whole(bert, tmp_path / "out", "isa=scalar", "seq=8")
+    null, align, length, packed = 1, 2, 3, 8
+    size = whole.sizes["PACKED_BYTES"]
+    assert whole.check(size) == 0 and whole.check(size - 64) == packed
+    assert whole.run([1, 2, 49])[0] == 0
+    for ids, types, changes, status in [
+            ([1, 50], None, {}, length), ([-1], None, {}, length), ([1] * 9, None, {}, length),
+            ([1], None, {"length": 0}, length), ([1], [2], {}, length), ([1], [-1], {}, length),
+            ([1], None, {"ids": None}, null), ([1], None, {"packed": None}, null),
+            ([1], None, {"workspace": None}, null), ([1], None, {"packed": whole.packed_at + 4}, align)]:
+        found, rows, mean = whole.run(ids, types, **changes)
+        assert found == status and rows.isnan().all() and mean.isnan().all()
+    ctypes.memset(whole.packed_at + size - 4, 0x55, 1)
+    assert whole.check(size) == packed
+    other = Whole(bert, tmp_path / "other", "isa=scalar", "seq=9")
+    status, rows, _ = whole.run([1], packed=other.packed_at)
+    assert status == packed and rows.isnan().all()
+
+
+def test_rows_alone(bert, tmp_path):
+    """Rows that are not asked for are not written; nothing of a run is left for the next one."""
+    whole = Whole(bert, tmp_path / "out", "isa=scalar", "seq=8")
+    first = whole.run([3, 4, 5])
+    whole.run([9] * 8)
+    again = whole.run([3, 4, 5], mean=None)
+    assert torch.equal(first[1], again[1]) and again[2].isnan().all()
+    assert torch.equal(whole.run([3, 4, 5], rows=None)[2], first[2])
+
+
+def edited(folder, to, tensors=lambda all: all, **fields):
+    shutil.copytree(folder, to)
+    config = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**config, **fields}))
+    save_file(tensors(load_file(to / "model.safetensors")), to / "model.safetensors")
+    return to
+
+
+@pytest.mark.parametrize("fields, keys, said", [
+    ({"hidden_act": "gelu_10"}, "", "hidden_act: gelu_10 is no activation function of a kernel: gelu, gelu_tanh,"),
+    ({"embedding_size": 24}, "", "embedding_size = 24: may change the model, and is not read; --ignore NAME"),
+    ({"position_embedding_type": "relative_key"}, "", "position_embedding_type = relative_key"),
+    ({"model_type": "electra"}, "", "--whole does not know type electra; it knows bert, camembert, distilbert,"),
+    ({"vocab_size": 51}, "", "embeddings.word_embeddings.weight: its shape is [50, 48], and by the config it must be"),
+    ({}, "seq=41", "seq = 41: must be at most 40, the places of"),
+    ({}, "batch=2", "batch = 2: is the model's own with --whole, or is not made with it"),
+    ({}, "ffn=8", "ffn = 8: is the model's own with --whole"),
+    ({}, "--only x", "--only is not made with --whole"),
+])
+def test_refusals(bert, tmp_path, fields, keys, said):
+    folder = edited(bert, tmp_path / "model", **fields)
+    words = ["isa=scalar", *([] if "seq" in keys else ["seq=8"]), *keys.split()]
+    result = subprocess.run([MHAGEN, "model", folder, "--whole", "-o", tmp_path / "out", *words], text=True,
+                            capture_output=True)
+    assert result.returncode == 2 and said in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda all: {**all, "encoder.layer.1.adapter.weight": torch.ones(3)},
+     "tensor encoder.layer.1.adapter.weight: may change the model"),
+    (lambda all: {name: x for name, x in all.items() if "layer.1.output.LayerNorm.bias" not in name},
+     "tensor encoder.layer.1.output.LayerNorm.bias is missing"),
+    (lambda all: {name: x for name, x in all.items() if "token_type" not in name},
+     "tensor embeddings.token_type_embeddings.weight is missing"),
+])
+def test_refused_tensors(bert, tmp_path, change, said):
+    folder = edited(bert, tmp_path / "model", change)
+    result = subprocess.run([MHAGEN, "model", folder, "--whole", "isa=scalar", "seq=8", "-o", tmp_path / "out"],
+                            text=True, capture_output=True)
+    assert result.returncode == 2 and said in result.stderr and not (tmp_path / "out").exists()
