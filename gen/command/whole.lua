@@ -82,7 +82,8 @@ end
 
 local function bytes_of(part) return memory.BYTES * part.features * (part.width or 1) end
 
--- Gives each packer and each table of the door its place behind the head of the file; the fingerprint, and the bytes.
+-- Gives each packer and each table of the door its place behind the head of the file; the
+-- fingerprint of what is behind the head, its bytes, and those of the file.
 function M.layout(kernels, all, door)
   local at, words = UNIT, {}
   local function place(bytes, of)
@@ -97,7 +98,8 @@ function M.layout(kernels, all, door)
   end
   for _, layer in ipairs(all) do words[#words + 1] = ("%s %d"):format(layer.kernel.cfg.name, layer.index) end
   for _, of in ipairs(door.list) do place(bytes_of(of.part), of) end
-  return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at }
+  local head_bytes = #host.packed_head("", "0", UNIT)
+  return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at, file_bytes = head_bytes + at }
 end
 
 -- A file that is written part by part.
@@ -144,9 +146,6 @@ function M.pack(args, kernels, door, layout, turned, told)
   return file.finish()
 end
 
--- The files of C; see gen/model/whole_text.lua.
-function M.texts(name, from, kernels, all, door, layout)
-  return whole_text(name, from, kernels, all, door, layout, #host.packed_head("", "0", UNIT))
-end
+M.texts = whole_text
 
 return M

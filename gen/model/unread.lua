@@ -104,7 +104,9 @@ local function tensors_of(model, all, row)
   return found
 end
 
--- The same of a whole model, whose tables M.whole has read; and the modules that it leaves out.
+local BUFFERS_OF_WHOLE = { "position_ids$", "token_type_ids$" } -- numbers that count from 0, and zeros
+
+-- The same of a whole model, of which model.read has what is around its layers; and the modules that it leaves out.
 local function tensors_of_whole(model, all)
   local read, found, without, seen = {}, {}, {}, {}
   for name in pairs(model.read) do read[name] = true end
@@ -115,6 +117,7 @@ local function tensors_of_whole(model, all)
   for full in pairs(model.tensors) do
     local name = full:sub(1, #prefix) == prefix and full:sub(#prefix + 1) or full
     local module = name:match "^([^.]*)%." or name
+    if finds(BUFFERS_OF_WHOLE, name) then read[full] = true end
     if not read[full] and finds(model.whole.left_out, name) then
       if not seen[module] then without[#without + 1], seen[module] = module, true end
     elseif not read[full] then

@@ -31,8 +31,7 @@ local function activation(c, name, default)
   c:fail(name, "%s is no activation function of a kernel: %s are", value, table.concat(row.choices, ", "))
 end
 
-local HEADS = { "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.", "^lm_head%.", "^pre_classifier%.", "^vocab_",
-                "position_ids$", "token_type_ids$" }
+local HEADS = { "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.", "^lm_head%.", "^pre_classifier%.", "^vocab_" }
 
 -- Norms behind attention and behind the feed-forward, as in the first transformer.
 local function post_norm(eps, ffn, act)

@@ -28,12 +28,12 @@ local function layer_rows(kernels, layers)
   return table.concat(rows, "\n")
 end
 
--- How the embeddings of a type of id join the sum.
-local typed = {
-  types_at = "  const float *const types = (const float *)(packed + TYPES);\n",
-  type_of = "    const float *const type = types + (ptrdiff_t)(args->types ? args->types[r] : 0) * WIDTH;\n",
-  sum = "word[i] + type[i] + place[i]" }
-local untyped = { types_at = "", type_of = "", sum = "word[i] + place[i]" }
+-- What a sum of embeddings has, with those of the types of ids if there are any.
+local function sum_of(door)
+  if door.types == 0 then return { types_at = "", type_of = "", sum = "word[i] + place[i]" } end
+  return { types_at = template.file("whole_types.c.in", {}), type_of = template.file("whole_type.c.in", {}),
+           sum = "word[i] + type[i] + place[i]" }
+end
 
 -- Places of the tables in the file.
 local function places(door)
@@ -43,8 +43,8 @@ local function places(door)
 end
 
 -- name: prefix of all names; from: { path, type }; kernels, layers: as gen/model/text.lua has them, with the places
--- `at` of packers in the file; door, layout: of gen/command/whole.lua; head_bytes: what stands before them in the file.
-return function(name, from, kernels, layers, door, layout, head_bytes)
+-- `at` of packers in the file; door, layout: of gen/command/whole.lua.
+return function(name, from, kernels, layers, door, layout)
   local rows, workspace = 0, 0
   for _, entry in ipairs(kernels) do
     rows, workspace = math.max(rows, entry.cfg.seq), math.max(workspace, entry.workspace_bytes)
@@ -61,12 +61,12 @@ return function(name, from, kernels, layers, door, layout, head_bytes)
     kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), door = places(door),
     fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes), eps = ("%.17g"):format(door.eps),
     first_place = tostring(door.first_place), row_floats = tostring(row_floats) }
-  for key, text in pairs(door.types > 0 and typed or untyped) do source[key] = text end
+  for key, text in pairs(sum_of(door)) do source[key] = text end
   return {
     { name = name .. ".h", text = file("whole.h.in", {
       rows = tostring(rows), width = tostring(door.width), vocabulary = tostring(door.vocabulary),
       types = tostring(door.types), layers = tostring(#layers),
-      packed_bytes = ("%d"):format(head_bytes + layout.bytes),
+      packed_bytes = ("%d"):format(layout.file_bytes),
       workspace_bytes = ("%d"):format(2 * 4 * row_floats + workspace) }) },
     { name = name .. ".c", text = file("whole.c.in", source) },
   }

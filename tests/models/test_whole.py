@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from reference_lib import aligned, drawn_isa, runtime
-from tools import MHAGEN, in_turn, installed, run
+from tools import MHAGEN, ROOT, in_turn, installed, run
 
 if not installed("numpy", "torch", "safetensors", "transformers"):
     pytest.skip("NumPy, PyTorch or transformers is not installed", allow_module_level=True)
@@ -159,6 +159,23 @@ def test_rows_alone(bert, tmp_path):
     again = whole.run([3, 4, 5], mean=None)
     assert torch.equal(first[1], again[1]) and again[2].isnan().all()
     assert torch.equal(whole.run([3, 4, 5], rows=None)[2], first[2])
+
+
+@torch.no_grad()
+def test_example(tmp_path):
+    """examples/embed compiles as its head says, and ranks as the model does."""
+    model = written("bert", tmp_path / "model")
+    run(MHAGEN, "model", tmp_path / "model", "--whole", "isa=scalar", f"seq={ROWS}", "-o", tmp_path / "out")
+    run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-I", tmp_path / "out", ROOT / "examples/embed/embed.c",
+        *tmp_path.glob("out/*.c"), "-lm", "-lpthread", "-o", tmp_path / "embed")
+    texts = [[7, 9, 11], [9, 11, 7, 30], [44]]
+    means = [model(torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in texts]
+    right = [float(torch.cosine_similarity(means[0], mean, dim=0)) for mean in means]
+    lines = "".join(" ".join(map(str, ids)) + "\n" for ids in texts)
+    found = run(tmp_path / "embed", tmp_path / "out/model.packed", input=lines).split()
+    assert [float(x) for x in found] == pytest.approx(right, abs=1e-5)
+    result = subprocess.run([tmp_path / "embed", tmp_path / "out/model.h"], capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr.startswith("usage: ")
 
 
 def edited(folder, to, tensors=lambda all: all, **fields):

@@ -1,0 +1,61 @@
+/* Ranks texts by how near they are to the first one, with a model that `mhagen model --whole` has
+ * written. Reads a text a line, as numbers of tokens, which a tokenizer has made; prints the cosine
+ * of each line's vector and the first one's.
+ *
+ *   build/mhagen model MODEL --whole isa=x86 seq=128 -o out
+ *   cc -O2 -I out examples/embed/embed.c out/[!.]*.c -lm -lpthread -o embed
+ *   ./embed out/model.packed < ids.txt
+ */
+#include "model.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static _Alignas(MHAGEN_ALIGN) unsigned char workspace[MODEL_WORKSPACE_BYTES];
+
+/* The file's bytes, checked, or null. The system loads pages as they are used, and programs share them. */
+static const void *mapped(const char *path) {
+  const int file = open(path, O_RDONLY);
+  if (file < 0) return NULL;
+  const off_t size = lseek(file, 0, SEEK_END);
+  void *bytes = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+  close(file);
+  return bytes != MAP_FAILED && model_check(bytes, (size_t)size) == MHAGEN_OK ? bytes : NULL;
+}
+
+/* The numbers of a line; returns how many, at most MODEL_ROWS. */
+static int read_ids(char *line, int32_t *ids) {
+  int count = 0;
+  for (char *word = strtok(line, " \n"); word && count < MODEL_ROWS; word = strtok(NULL, " \n")) {
+    ids[count++] = (int32_t)strtol(word, NULL, 10);
+  }
+  return count;
+}
+
+static double dot(const float *a, const float *b) {
+  double sum = 0;
+  for (int i = 0; i < MODEL_WIDTH; i++) sum += (double)a[i] * b[i];
+  return sum;
+}
+
+int main(int count, char **words) {
+  static char line[1 << 16];
+  static int32_t ids[MODEL_ROWS];
+  static float first[MODEL_WIDTH], mean[MODEL_WIDTH];
+  const void *packed = count == 2 ? mapped(words[1]) : NULL;
+  if (!packed) return fprintf(stderr, "usage: embed MODEL.packed, a file of this model\n"), 2;
+  for (int number = 0; fgets(line, sizeof line, stdin); number++) {
+    const model_args args = {.ids = ids, .length = read_ids(line, ids), .packed = packed,
+                             .workspace = workspace, .mean = mean};
+    const mhagen_status status = model_run(&args);
+    if (status != MHAGEN_OK) return fprintf(stderr, "line %d: status %d\n", number + 1, status), 1;
+    if (number == 0) memcpy(first, mean, sizeof first);
+    printf("%.6f\n", dot(first, mean) / sqrt(dot(first, first) * dot(mean, mean)));
+  }
+  return 0;
+}
