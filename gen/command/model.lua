@@ -316,7 +316,9 @@ local function run_whole(model, args, kernels, all, files, start)
   local layout = whole.layout(kernels, all, door)
   if args.cxx then files[#files + 1] = kernel.cxx() end
   append(files, whole.texts(args.name, source_of(model, args), kernels, all, door, layout))
-  local written = { { name = args.name .. ".packed", mark = packed_file.MARK }, table.unpack(files) }
+  local packed = args.name .. ".packed"
+  append(files, args.embed and model_text.embedded(args.name, packed, layout.file_bytes, model_text.PACKED) or {})
+  local written = { { name = packed, mark = packed_file.MARK }, table.unpack(files) }
   takes.refuse_foreign(args.output, written, args.force)
   local packing, tell = host.clock(), progress(args)
   files[#files + 1] = whole.pack(args, kernels, door, layout, turned, function(done) tell(done, #all) end)

@@ -22,7 +22,7 @@ local M = {}
 -- ---- what is asked for ----
 
 -- Options that take layers out of a model, or write other files.
-local OTHERS = { "only", "onnxruntime", "embed", "values" }
+local OTHERS = { "only", "onnxruntime", "values" }
 
 -- Keys that may be given: all others would change what the model computes, or how rows lie.
 local KEYS = { isa = true, seq = true, dtype = true, attend_dtype = true, sum_dtype = true, weight_dtype = true,

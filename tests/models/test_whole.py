@@ -151,6 +151,16 @@ def test_what_is_wrong(bert, tmp_path):
     assert status == packed and rows.isnan().all()
 
 
+def test_linked_weights(bert, tmp_path):
+    """With --embed the file is an array of the program."""
+    run(MHAGEN, "model", bert, "--whole", "--embed", "--name", "mini", "isa=scalar", "seq=8", "-o", tmp_path / "out")
+    (tmp_path / "main.c").write_text('#include "mini.h"\n#include "mini_packed.h"\n'
+                                     "int main(void) { return mini_check(mini_packed, sizeof mini_packed); }\n")
+    run("cc", "-I", tmp_path / "out", tmp_path / "main.c", *tmp_path.glob("out/*.[cS]"), "-lpthread", "-o",
+        tmp_path / "main")
+    run(tmp_path / "main")
+
+
 def test_rows_alone(bert, tmp_path):
     """Rows that are not asked for are not written; nothing of a run is left for the next one."""
     whole = Whole(bert, tmp_path / "out", "isa=scalar", "seq=8")
