@@ -18,14 +18,16 @@
 
 static _Alignas(MHAGEN_ALIGN) unsigned char workspace[MODEL_WORKSPACE_BYTES];
 
-/* The file's bytes, checked, or null. The system loads pages as they are used, and programs share them. */
+/* The file's bytes, or null if it has another size. The system loads pages as they are used, and
+ * programs share them. Runs refuse the file of another model; model_check, which reads all of it,
+ * would also find a damaged one. */
 static const void *mapped(const char *path) {
   const int file = open(path, O_RDONLY);
   if (file < 0) return NULL;
-  const off_t size = lseek(file, 0, SEEK_END);
-  void *bytes = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+  const int good = lseek(file, 0, SEEK_END) == MODEL_PACKED_BYTES;
+  void *bytes = good ? mmap(NULL, MODEL_PACKED_BYTES, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
-  return bytes != MAP_FAILED && model_check(bytes, (size_t)size) == MHAGEN_OK ? bytes : NULL;
+  return bytes != MAP_FAILED ? bytes : NULL;
 }
 
 /* The numbers of a line; returns how many, at most MODEL_ROWS. */
@@ -56,6 +58,7 @@ int main(int count, char **words) {
     if (status != MHAGEN_OK) return fprintf(stderr, "line %d: status %d\n", number + 1, status), 1;
     if (number == 0) memcpy(first, mean, sizeof first);
     printf("%.6f\n", dot(first, mean) / sqrt(dot(first, first) * dot(mean, mean)));
+    fflush(stdout);
   }
   return 0;
 }
