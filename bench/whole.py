@@ -1,5 +1,5 @@
-"""MiniLM as one C program (`mhagen model --whole`), beside ONNX Runtime and PyTorch: milliseconds a sentence, one thread,
-all in turn in one process; then what the program is: its size without weights, exec to first vector, resident memory.
+"""MiniLM as one C program (`mhagen model --whole`), beside ONNX Runtime and PyTorch: milliseconds a sentence on one
+thread, all in turn in one process; then the program's size without weights, exec to first vector, resident memory.
 
     build/venv/bin/python bench/whole.py [--lengths 16,64,128] [--rounds N] [KEY=VALUE...]
 

@@ -30,13 +30,17 @@ static const void *mapped(const char *path) {
   return bytes != MAP_FAILED ? bytes : NULL;
 }
 
-/* The numbers of a line; returns how many, at most MODEL_ROWS. */
-static int read_ids(char *line, int32_t *ids) {
+/* The numbers of a line; returns how many, or -1 if it has anything else, or too many. */
+static int read_ids(const char *line, int32_t *ids) {
   int count = 0;
-  for (char *word = strtok(line, " \n"); word && count < MODEL_ROWS; word = strtok(NULL, " \n")) {
-    ids[count++] = (int32_t)strtol(word, NULL, 10);
+  for (;; count++) {
+    char *end;
+    const long id = strtol(line, &end, 10);
+    if (end == line) break;
+    if (count == MODEL_ROWS || id < 0 || id >= MODEL_VOCABULARY) return -1;
+    ids[count] = (int32_t)id, line = end;
   }
-  return count;
+  return line[strspn(line, " \t\r")] == '\n' ? count : -1;
 }
 
 static double dot(const float *a, const float *b) {
@@ -55,6 +59,10 @@ int main(int count, char **words) {
     const model_args args = {.ids = ids, .length = read_ids(line, ids), .packed = packed,
                              .workspace = workspace, .mean = mean};
     const mhagen_status status = model_run(&args);
+    if (status == MHAGEN_ERR_LENGTH) {
+      fprintf(stderr, "line %d: is not 1 to %d ids of the model\n", number + 1, MODEL_ROWS);
+      return 1;
+    }
     if (status != MHAGEN_OK) return fprintf(stderr, "line %d: status %d\n", number + 1, status), 1;
     if (number == 0) memcpy(first, mean, sizeof first);
     printf("%.6f\n", dot(first, mean) / sqrt(dot(first, first) * dot(mean, mean)));

@@ -76,13 +76,21 @@ function M.made(path, text, mark)
   return errors.must(host.head(path)):sub(1, #mark) == mark
 end
 
--- Refuses to replace files { name =, text =, mark = or nil } that somebody else has made. So it does with
--- files of a format that has no room for a mark. Empty files may be replaced.
+-- Refuses to replace files { name =, text =, mark = or nil, also = another mark or nil } that somebody else has made.
+-- So it does with files of a format that has no room for a mark. Empty files may be replaced. Two files may not have
+-- one name.
 function M.refuse_foreign(dir, files, force)
-  local foreign = {}
+  local foreign, seen = {}, {}
+  for _, file in ipairs(files) do
+    if seen[file.name] then
+      error({ message = ("%s: two files would have this name; --name takes another one"):format(file.name) }, 0)
+    end
+    seen[file.name] = true
+  end
   for _, file in ipairs(force and {} or files) do
     local path = (dir:gsub("/*$", "/") .. file.name):gsub("^%./+", "")
     local made = (file.mark or file.text) and M.made(path, file.text, file.mark)
+      or file.also and M.made(path, nil, file.also)
     if not made and errors.must(host.head(path)) ~= "" then
       foreign[#foreign + 1] = path
     end

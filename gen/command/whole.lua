@@ -34,11 +34,19 @@ function M.begin(model, args)
     if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
   end
   local row, known = family_rows.find(families.rows, model.type)
+  local older, newer = {}, {} -- files of BERT's time have other names of gains and biases
+  if model.path == model.data then error({ message = model.path .. ": --whole reads folders of transformers" }, 0) end
   if not row then
     error({ message = ("%s: --whole does not know type %s; it knows %s"):format(model.path, wording.short(model.type),
       known) }, 0)
   end
   model.whole = row
+  for name, tensor in pairs(model.tensors) do
+    local now = name:gsub("(LayerNorm%.)gamma$", "%1weight"):gsub("(LayerNorm%.)beta$", "%1bias")
+    if now ~= name and not model.tensors[now] then older[name], newer[now] = true, tensor end
+  end
+  for name in pairs(older) do model.tensors[name] = nil end
+  for name, tensor in pairs(newer) do model.tensors[name] = tensor end
 end
 
 function M.refuse_keys(given)
@@ -77,7 +85,7 @@ function M.read_door(model, all, rows)
       model.path) }, 0)
   end
   model.door = { list = list, width = width, eps = door.eps, first_place = first, vocabulary = door.words[2],
-                 types = door.types and door.types[2] or 0 }
+                 types = door.types and door.types[2] or 0, padding = door.padding or -1 }
 end
 
 local function bytes_of(part) return memory.BYTES * part.features * (part.width or 1) end

@@ -32,7 +32,7 @@ local HARMLESS_TO_WHOLE = {
   "^architectures$", "dtype$", "^transformers_version$", "^initializer_", "^id2label$", "^label2id$", "^problem_type$",
   "^model_type$", "^use_cache$", "^_", "^classifier_", "^tokenizer_class$", "^return_dict$", "^finetuning_task$",
   "^task_specific_params$", "^chunk_size_feed_forward$", "^gradient_checkpointing$", "^tie_", "^summary_",
-  "^num_labels$", "^torchscript$", "^model_max_length$",
+  "^num_labels$", "^torchscript$", "^model_max_length$", "^pooler_", "^name$", "^language$", "^sentence_transformers$",
 }
 
 -- false says that there is nothing of its name, but for these, which models have by default.

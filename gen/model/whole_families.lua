@@ -7,10 +7,10 @@
 --   maps      the linear maps of the feed-forward by the numbers of their matrices, as modules of a layer
 --   norms     its norms in the order of their numbers
 --   door      of (fields): what makes rows of ids. words, types, places: tables of embeddings, each { module, rows of
---             the table, the first of them that counts }; types may be missing. norm: of their sum; eps
+--             the table, the first of them that counts }; types may be missing. norm: of their sum; eps; padding: an
+--             id without a place, or nil
 --   left_out  patterns of tensors that are behind the last layer, or in none: they are left out, and the summary
 --             names them
---   harmless  more fields that change nothing
 --
 -- tests/models/test_whole.py compares each type with transformers.
 
@@ -50,7 +50,8 @@ local function bert_door(first)
     return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
              types = { "embeddings.token_type_embeddings", c:int("type_vocab_size", 2), 0 },
              places = { "embeddings.position_embeddings", c:int "max_position_embeddings", first(c) },
-             norm = "embeddings.LayerNorm", eps = c:positive("layer_norm_eps", 1e-12) }
+             norm = "embeddings.LayerNorm", eps = c:positive("layer_norm_eps", 1e-12),
+             padding = first(c) > 0 and first(c) - 1 or nil }
   end
 end
 

@@ -184,8 +184,40 @@ def test_example(tmp_path):
     lines = "".join(" ".join(map(str, ids)) + "\n" for ids in texts)
     found = run(tmp_path / "embed", tmp_path / "out/model.packed", input=lines).split()
     assert [float(x) for x in found] == pytest.approx(right, abs=1e-5)
+    for line in "7 x\n", "7 50\n", "7 4294967303\n", "7 " * (ROWS + 1) + "\n", "\n", "7" + " " * 70000 + "8\n":
+        result = subprocess.run([tmp_path / "embed", tmp_path / "out/model.packed"], input=line, text=True,
+                                capture_output=True)
+        assert result.returncode == 1 and "is not 1 to 24 ids of the model" in result.stderr
     result = subprocess.run([tmp_path / "embed", tmp_path / "out/model.h"], capture_output=True, text=True)
     assert result.returncode == 2 and result.stderr.startswith("usage: ")
+
+
+def test_padding_in_a_text(tmp_path):
+    """RoBERTa counts places without padding, so a run refuses its id."""
+    written("roberta", tmp_path / "model")
+    whole = Whole(tmp_path / "model", tmp_path / "out", "isa=scalar", "seq=8")
+    assert whole.sizes["PADDING"] == 1 and whole.run([5, 0, 2])[0] == 0 and whole.run([5, 1, 2])[0] == 3
+
+
+@torch.no_grad()
+def test_files_of_old(bert, tmp_path):
+    """Gains and biases by the names that they had, and fields of the pooler."""
+    def renamed(name):
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    older = edited(bert, tmp_path / "model", lambda all: {renamed(name): x for name, x in all.items()},
+                   pooler_fc_size=768, pooler_type="first_token_transform", language="zh", name="BERT")
+    (first, rows, _), (second, others, _) = (Whole(folder, tmp_path / name, "isa=scalar", "seq=8").run([3, 4]) for
+                                             name, folder in (("new", bert), ("old", older)))
+    assert first == second == 0 and torch.equal(rows, others)
+
+
+def test_names(bert, tmp_path):
+    """A table of layers may take a whole model's place, and the other way round; two files have two names."""
+    words = [MHAGEN, "model", bert, "isa=scalar", "seq=8", "-o", tmp_path / "out"]
+    for whole in [], ["--whole"], []:
+        run(*words, *whole)
+    result = subprocess.run([*words, "--whole", "--name", "mhagen"], capture_output=True, text=True)
+    assert result.returncode == 2 and "mhagen.h: two files would have this name; --name takes" in result.stderr
 
 
 def edited(folder, to, tensors=lambda all: all, **fields):
