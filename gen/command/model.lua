@@ -138,7 +138,7 @@ local function plan(model, args)
     entry.layers[#entry.layers + 1] = layer
     layer.kernel = entry
   end
-  if args.whole then whole.read_door(model, all, kernels[1].cfg.seq) end
+  if args.whole then whole.read_embeddings(model, all, kernels[1].cfg.seq) end
   unread.refuse(model, all, args.ignore)
   return kernels, all
 end
@@ -312,16 +312,16 @@ end
 
 -- The rest of the command for a whole model.
 local function run_whole(model, args, kernels, all, files, start)
-  local door = model.door
-  local layout = whole.layout(kernels, all, door)
+  local embeddings = model.embeddings
+  local layout = whole.layout(kernels, all, embeddings)
   if args.cxx then files[#files + 1] = kernel.cxx() end
-  append(files, whole.texts(args.name, source_of(model, args), kernels, all, door, layout))
+  append(files, whole.texts(args.name, source_of(model, args), kernels, all, embeddings, layout))
   local packed = args.name .. ".packed"
   append(files, args.embed and model_text.embedded(args.name, packed, layout.file_bytes, model_text.PACKED) or {})
   local written = { { name = packed, mark = packed_file.MARK }, table.unpack(files) }
   takes.refuse_foreign(args.output, written, args.force)
   local packing, tell = host.clock(), progress(args)
-  files[#files + 1] = whole.pack(args, kernels, door, layout, turned, function(done) tell(done, #all) end)
+  files[#files + 1] = whole.pack(args, kernels, embeddings, layout, turned, function(done) tell(done, #all) end)
   packing = build.seconds_since(packing)
   must(host.write_files(args.output, files))
   if args.quiet then return 0 end

@@ -1,7 +1,7 @@
 -- `model --whole`: a model from ids to rows as C, and all its weights in one file.
 --
 -- The file is laid out as a file of packed weights of one layer (docs/format.md), so that the runtime checks it. Behind
--- the fingerprint it has the packed weights of the layers, kernel by kernel, and the tables of the door.
+-- the fingerprint it has the packed weights of the layers, kernel by kernel, and the tables of the embeddings.
 
 local host = require "host"
 local errors = require "command.errors"
@@ -63,10 +63,10 @@ local UNIT = memory.ALIGN * memory.BYTES
 
 local function aligned(bytes) return (bytes + UNIT - 1) // UNIT * UNIT end
 
--- Finds the tables and vectors of the door: model.door has { name, part, at } each, `at` from M.layout, and model.read
--- their tensors. rows: of the longest run.
-function M.read_door(model, all, rows)
-  local door, width = model.whole.door(all[1].fields), all[1].cfg.y_width
+-- Finds the tables of the embeddings, and the vectors of their norm: model.embeddings.list has { name, part, at } each,
+-- `at` from M.layout, and model.read has their tensors. rows: of the longest run.
+function M.read_embeddings(model, all, rows)
+  local embeddings, width = model.whole.embeddings(all[1].fields), all[1].cfg.y_width
   local list = {}
   model.read = {}
   local function add(name, tensor, count, columns)
@@ -75,24 +75,25 @@ function M.read_door(model, all, rows)
                                                                           host.type_size) }, true
   end
   for _, name in ipairs { "words", "types", "places" } do
-    if door[name] then add(name, door[name][1] .. ".weight", door[name][2], width) end
+    if embeddings[name] then add(name, embeddings[name][1] .. ".weight", embeddings[name][2], width) end
   end
-  add("gains", door.norm .. ".weight", width)
-  add("biases", door.norm .. ".bias", width)
-  local places, first = door.places[2], door.places[3]
+  add("gains", embeddings.norm .. ".weight", width)
+  add("biases", embeddings.norm .. ".bias", width)
+  local places, first = embeddings.places[2], embeddings.places[3]
   if rows > places - first then
     error({ key = "seq", value = rows, rule = ("must be at most %d, the places of %s"):format(places - first,
       model.path) }, 0)
   end
-  model.door = { list = list, width = width, eps = door.eps, first_place = first, vocabulary = door.words[2],
-                 types = door.types and door.types[2] or 0, padding = door.padding or -1 }
+  model.embeddings = {
+    list = list, width = width, eps = embeddings.eps, first_place = first, vocabulary = embeddings.words[2],
+    types = embeddings.types and embeddings.types[2] or 0, padding = embeddings.padding or -1 }
 end
 
 local function bytes_of(part) return memory.BYTES * part.features * (part.width or 1) end
 
--- Gives each packer and each table of the door its place behind the head of the file; the
+-- Gives each packer and each table of the embeddings its place behind the head of the file; the
 -- fingerprint of what is behind the head, its bytes, and those of the file.
-function M.layout(kernels, all, door)
+function M.layout(kernels, all, embeddings)
   local at, words = UNIT, {}
   local function place(bytes, of)
     of.at, at = at, at + aligned(bytes)
@@ -105,7 +106,7 @@ function M.layout(kernels, all, door)
     end
   end
   for _, layer in ipairs(all) do words[#words + 1] = ("%s %d"):format(layer.kernel.cfg.name, layer.index) end
-  for _, of in ipairs(door.list) do place(bytes_of(of.part), of) end
+  for _, of in ipairs(embeddings.list) do place(bytes_of(of.part), of) end
   local head_bytes = #host.packed_head("", "0", UNIT)
   return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at, file_bytes = head_bytes + at }
 end
@@ -128,7 +129,7 @@ end
 local NO_FILLS = { fills = {}, rounded = {}, pairs = {}, quants = {}, value_quants = {} }
 
 -- Writes the weights; told(done): after each layer. Returns the file.
-function M.pack(args, kernels, door, layout, turned, told)
+function M.pack(args, kernels, embeddings, layout, turned, told)
   local file, done = writer(args.output, args.name .. ".packed", layout), 0
   local function add(made, bytes)
     file.add(made)
@@ -150,7 +151,7 @@ function M.pack(args, kernels, door, layout, turned, told)
       end
     end
   end
-  for _, of in ipairs(door.list) do add(weights.floats(of.part), bytes_of(of.part)) end
+  for _, of in ipairs(embeddings.list) do add(weights.floats(of.part), bytes_of(of.part)) end
   return file.finish()
 end
 

@@ -1,16 +1,16 @@
 -- What models have around the attention of their layers, where `mhagen model --whole` knows it: the kinds of models
 -- whose whole becomes C. A row is
 --
---   types     as gen/model/families.lua has them
---   module    the module of attention in a layer, as the name of the layer's stack ends
---   keys      of (fields): keys of a layer besides those of its attention
---   maps      the linear maps of the feed-forward by the numbers of their matrices, as modules of a layer
---   norms     its norms in the order of their numbers
---   door      of (fields): what makes rows of ids. words, types, places: tables of embeddings, each { module, rows of
---             the table, the first of them that counts }; types may be missing. norm: of their sum; eps; padding: an
---             id without a place, or nil
---   left_out  patterns of tensors that are behind the last layer, or in none: they are left out, and the summary
---             names them
+--   types       as gen/model/families.lua has them
+--   module      the module of attention in a layer, as the name of the layer's stack ends
+--   keys        of (fields): keys of a layer besides those of its attention
+--   maps        the linear maps of the feed-forward by the numbers of their matrices, as modules of a layer
+--   norms       its norms in the order of their numbers
+--   embeddings  of (fields): what makes rows of ids. words, types, places: tables, each { module, rows of the table,
+--               the first of them that counts }; types may be missing. norm: of their sum; eps; padding: an id without
+--               a place, or nil
+--   left_out    patterns of tensors that are behind the last layer, or in none: they are left out, and the summary
+--               names them
 --
 -- tests/models/test_whole.py compares each type with transformers.
 
@@ -44,7 +44,7 @@ local function bert_keys(c)
 end
 
 -- first: the number of the first row's place.
-local function bert_door(first)
+local function bert_embeddings(first)
   return function(c)
     c:only("is_decoder", false)
     return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
@@ -70,7 +70,7 @@ local BERT = { module = "attention", keys = bert_keys, maps = { ["1"] = "interme
                norms = { "attention.output.LayerNorm", "output.LayerNorm" }, left_out = HEADS }
 
 local function like_bert(types, first)
-  local row = { types = types, door = bert_door(first) }
+  local row = { types = types, embeddings = bert_embeddings(first) }
   for key, value in pairs(BERT) do row[key] = value end
   return row
 end
@@ -85,7 +85,7 @@ M.rows = {
     keys = function(c)
       return post_norm(EPS_OF_DISTILBERT, c:int("hidden_dim", 3072), activation(c, "activation", "gelu"))
     end,
-    door = function(c)
+    embeddings = function(c)
       return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
                places = { "embeddings.position_embeddings", c:int("max_position_embeddings", 512), 0 },
                norm = "embeddings.LayerNorm", eps = EPS_OF_DISTILBERT }
