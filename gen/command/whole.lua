@@ -63,8 +63,8 @@ local UNIT = memory.ALIGN * memory.BYTES
 
 local function aligned(bytes) return (bytes + UNIT - 1) // UNIT * UNIT end
 
--- Finds the tables of the embeddings, and the vectors of their norm: model.embeddings.list has { name, part, at } each,
--- `at` from M.layout, and model.read has their tensors. rows: of the longest run.
+-- Finds the tables of the embeddings, and the vectors of their norm or of the last one: model.embeddings.list has
+-- { name, part, at } each, `at` from M.layout, and model.read has their tensors. rows: of the longest run.
 function M.read_embeddings(model, all, rows)
   local embeddings, width = model.whole.embeddings(all[1].fields), all[1].cfg.y_width
   local list = {}
@@ -77,16 +77,18 @@ function M.read_embeddings(model, all, rows)
   for _, name in ipairs { "words", "types", "places" } do
     if embeddings[name] then add(name, embeddings[name][1] .. ".weight", embeddings[name][2], width) end
   end
-  add("gains", embeddings.norm .. ".weight", width)
-  add("biases", embeddings.norm .. ".bias", width)
+  local norm = embeddings.norm or model.whole.last
+  add("gains", norm .. ".weight", width)
+  add("biases", norm .. ".bias", width)
   local places, first = embeddings.places[2], embeddings.places[3]
   if rows > places - first then
     error({ key = "seq", value = rows, rule = ("must be at most %d, the places of %s"):format(places - first,
       model.path) }, 0)
   end
   model.embeddings = {
-    list = list, width = width, eps = embeddings.eps, first_place = first, vocabulary = embeddings.words[2],
-    types = embeddings.types and embeddings.types[2] or 0, padding = embeddings.padding or -1 }
+    list = list, width = width, eps = model.whole.eps(all[1].fields), last = not embeddings.norm,
+    first_place = first, vocabulary = embeddings.words[2], types = embeddings.types and embeddings.types[2] or 0,
+    padding = embeddings.padding or -1 }
 end
 
 local function bytes_of(part) return memory.BYTES * part.features * (part.width or 1) end

@@ -33,6 +33,7 @@ local HARMLESS_TO_WHOLE = {
   "^model_type$", "^use_cache$", "^_", "^classifier_", "^tokenizer_class$", "^return_dict$", "^finetuning_task$",
   "^task_specific_params$", "^chunk_size_feed_forward$", "^gradient_checkpointing$", "^tie_", "^summary_",
   "^num_labels$", "^torchscript$", "^model_max_length$", "^pooler_", "^name$", "^language$", "^sentence_transformers$",
+  "^projection_",
 }
 
 -- false says that there is nothing of its name, but for these, which models have by default.

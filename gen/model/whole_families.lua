@@ -7,8 +7,10 @@
 --   maps        the linear maps of the feed-forward by the numbers of their matrices, as modules of a layer
 --   norms       its norms in the order of their numbers
 --   embeddings  of (fields): what makes rows of ids. words, types, places: tables, each { module, rows of the table,
---               the first of them that counts }; types may be missing. norm: of their sum; eps; padding: an id without
---               a place, or nil
+--               the first of them that counts }; types may be missing. norm: of their sum, or nil; padding: an id
+--               without a place, or nil
+--   last        the norm behind the last layer, where there is none of the embeddings
+--   eps         of (fields): of that norm, or of that of the embeddings
 --   left_out    patterns of tensors that are behind the last layer, or in none: they are left out, and the summary
 --               names them
 --
@@ -38,9 +40,10 @@ local function post_norm(eps, ffn, act)
   return { norm = "post", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act, q_len = true }
 end
 
+local function bert_eps(c) return c:positive("layer_norm_eps", 1e-12) end
+
 local function bert_keys(c)
-  return post_norm(c:positive("layer_norm_eps", 1e-12), c:int("intermediate_size", 3072),
-    activation(c, "hidden_act", "gelu"))
+  return post_norm(bert_eps(c), c:int("intermediate_size", 3072), activation(c, "hidden_act", "gelu"))
 end
 
 -- first: the number of the first row's place.
@@ -50,7 +53,7 @@ local function bert_embeddings(first)
     return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
              types = { "embeddings.token_type_embeddings", c:int("type_vocab_size", 2), 0 },
              places = { "embeddings.position_embeddings", c:int "max_position_embeddings", first(c) },
-             norm = "embeddings.LayerNorm", eps = c:positive("layer_norm_eps", 1e-12),
+             norm = "embeddings.LayerNorm",
              padding = first(c) > 0 and first(c) - 1 or nil }
   end
 end
@@ -66,7 +69,8 @@ local function behind_padding(c)
   return padding + 1
 end
 
-local BERT = { module = "attention", keys = bert_keys, maps = { ["1"] = "intermediate.dense", ["2"] = "output.dense" },
+local BERT = { module = "attention", keys = bert_keys, eps = bert_eps,
+               maps = { ["1"] = "intermediate.dense", ["2"] = "output.dense" },
                norms = { "attention.output.LayerNorm", "output.LayerNorm" }, left_out = HEADS }
 
 local function like_bert(types, first)
@@ -76,6 +80,21 @@ local function like_bert(types, first)
 end
 
 local EPS_OF_DISTILBERT = 1e-12 -- its class has no field for it
+
+-- The text towers of CLIP and SigLIP: norms in front.
+local function text_tower(types, eps, act, ffn)
+  local function eps_of(c) return c:positive("layer_norm_eps", eps) end
+  return { types = types, module = "self_attn", left_out = { "^head%." }, eps = eps_of, last = "final_layer_norm",
+    maps = { ["1"] = "mlp.fc1", ["2"] = "mlp.fc2" }, norms = { "layer_norm1", "layer_norm2" },
+    keys = function(c)
+      return { norm = "pre", residual = true, layer_eps = eps_of(c), ffn = c:int("intermediate_size", ffn),
+               ffn_act = activation(c, "hidden_act", act), q_len = true, kv_len = true }
+    end,
+    embeddings = function(c)
+      return { words = { "embeddings.token_embedding", c:int "vocab_size", 0 },
+               places = { "embeddings.position_embedding", c:int "max_position_embeddings", 0 } }
+    end }
+end
 
 M.rows = {
   like_bert({ "bert" }, at_start),
@@ -88,8 +107,10 @@ M.rows = {
     embeddings = function(c)
       return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
                places = { "embeddings.position_embeddings", c:int("max_position_embeddings", 512), 0 },
-               norm = "embeddings.LayerNorm", eps = EPS_OF_DISTILBERT }
-    end },
+               norm = "embeddings.LayerNorm" }
+    end, eps = function() return EPS_OF_DISTILBERT end },
+  text_tower({ "clip_text_model" }, 1e-5, "quick_gelu", 2048),
+  text_tower({ "siglip_text_model" }, 1e-6, "gelu_pytorch_tanh", 3072),
 }
 
 return M

@@ -1,6 +1,7 @@
 """`mhagen model --whole`: encoders from ids to rows, against the models of transformers that wrote their folders."""
 import ctypes
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ import subprocess
 import pytest
 
 from reference_lib import aligned, drawn_isa, runtime
-from tools import MHAGEN, ROOT, in_turn, installed, run
+from tools import MHAGEN, ROOT, in_turn, installed, run, seed_of
 
 if not installed("numpy", "torch", "safetensors", "transformers"):
     pytest.skip("NumPy, PyTorch or transformers is not installed", allow_module_level=True)
@@ -31,6 +32,8 @@ MODELS = {
     "xlm-roberta": ({"type_vocab_size": 1, "pad_token_id": 3}, "XLMRobertaForSequenceClassification"),
     "camembert": ({"type_vocab_size": 1, "hidden_act": "silu"}, "CamembertModel"),
     "distilbert": ({}, "DistilBertModel"),
+    "clip_text_model": ({}, "CLIPTextModel"),
+    "siglip_text_model": ({"projection_size": 20}, "SiglipTextModel"),
     "distilbert, that classifies": ({"activation": "relu"}, "DistilBertForSequenceClassification"),
 }
 
@@ -41,11 +44,19 @@ class Args(ctypes.Structure):
                 ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p)]
 
 
-def written(name, folder):
+def drawn(name):
+    """Sizes of a model."""
+    draw = random.Random(seed_of(name))
+    heads = draw.randint(1, 4)
+    return {"num_attention_heads": heads, "hidden_size": heads * draw.choice([4, 10, 16]),
+            "num_hidden_layers": draw.randint(1, 4), "intermediate_size": draw.randint(1, 100)}
+
+
+def written(name, folder, **changed):
     """A model with drawn weights, and its folder."""
     kind = name.split(",")[0]
-    more, cls = MODELS[name]
-    sizes = {NAMES.get(key, key): value for key, value in SIZES.items()} if kind == "distilbert" else SIZES
+    (more, cls), sizes = MODELS[name], {**SIZES, **changed}
+    sizes = {NAMES.get(key, key): value for key, value in sizes.items()} if kind == "distilbert" else sizes
     torch.manual_seed(6)
     model = getattr(transformers, cls)(transformers.AutoConfig.for_model(kind, **sizes, **more)).eval()
     for parameter in model.parameters():
@@ -97,7 +108,7 @@ def bert(tmp_path_factory):
 @torch.no_grad()
 @pytest.mark.parametrize("name", in_turn(list(MODELS), "whole models", count=4))
 def test_models(name, tmp_path):
-    model = written(name, tmp_path / "model")
+    model = written(name, tmp_path / "model", **drawn(name))
     whole = Whole(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", f"seq={ROWS}")
     for length in 1, 7, ROWS:
         ids = torch.randint(5, 50, (1, length))
@@ -232,7 +243,7 @@ def edited(folder, to, tensors=lambda all: all, **fields):
     ({"hidden_act": "gelu_10"}, "", "hidden_act: gelu_10 is no activation function of a kernel: gelu, gelu_tanh,"),
     ({"embedding_size": 24}, "", "embedding_size = 24: may change the model, and is not read; --ignore NAME"),
     ({"position_embedding_type": "relative_key"}, "", "position_embedding_type = relative_key"),
-    ({"model_type": "electra"}, "", "--whole does not know type electra; it knows bert, camembert, distilbert,"),
+    ({"model_type": "electra"}, "", "--whole does not know type electra; it knows bert, camembert, clip_text_model, distilbert,"),
     ({"vocab_size": 51}, "", "embeddings.word_embeddings.weight: its shape is [50, 48], and by the config it must be"),
     ({}, "seq=41", "seq = 41: must be at most 40, the places of"),
     ({}, "batch=2", "batch = 2: is the model's own with --whole, or is not made with it"),
