@@ -77,7 +77,7 @@ class Whole:
         self.sizes = {key: int(value) for key, value in re.findall(r"#define MODEL_(\w+) (\d+)",
                                                                   (out / "model.h").read_text())}
         data = (out / "model.packed").read_bytes()
-        assert len(data) == self.sizes["PACKED_BYTES"]
+        assert len(data) == self.sizes["PACKED_BYTES"] and len(data) % 64 == 0
         self.packed, self.packed_at = aligned(len(data))
         ctypes.memmove(self.packed_at, data, len(data))
         self.workspace, self.workspace_at = aligned(self.sizes["WORKSPACE_BYTES"])
