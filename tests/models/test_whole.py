@@ -243,7 +243,7 @@ def edited(folder, to, tensors=lambda all: all, **fields):
     ({"hidden_act": "gelu_10"}, "", "hidden_act: gelu_10 is no activation function of a kernel: gelu, gelu_tanh,"),
     ({"embedding_size": 24}, "", "embedding_size = 24: may change the model, and is not read; --ignore NAME"),
     ({"position_embedding_type": "relative_key"}, "", "position_embedding_type = relative_key"),
-    ({"model_type": "electra"}, "", "--whole does not know type electra; it knows bert, camembert, clip_text_model, distilbert,"),
+    ({"model_type": "electra"}, "", "--whole does not know type electra; it knows bert, camembert, clip_"),
     ({"vocab_size": 51}, "", "embeddings.word_embeddings.weight: its shape is [50, 48], and by the config it must be"),
     ({}, "seq=41", "seq = 41: must be at most 40, the places of"),
     ({}, "batch=2", "batch = 2: is the model's own with --whole, or is not made with it"),
