@@ -72,9 +72,9 @@ def test_macros_of_headers(tmp_path):
     assert [guard for guard in GUARDS if f"int in_{guard};" not in seen] == []
     defined = re.findall(r"^#define (\w+)", (tmp_path / "encoder.h").read_text(), re.M)
     assert defined == ["MHAGEN_HEADER_encoder", *(f"ENCODER_{name}" for name in MACROS.split())]
-    own = [guard for path in (ROOT / "templates").glob("*.h.in")  # those of a model and of linked weights too
+    own = [guard for path in (ROOT / "templates").glob("*.h.in")  # those of models and of linked weights too
            for guard in re.findall(r"(?m)^#ifndef (\S+)\n#define \1$", path.read_text())]
-    assert len(own) == 3 and all(re.fullmatch(r"MHAGEN_HEADER_\$\{(name|symbol)\}", guard) for guard in own)
+    assert len(own) == 4 and all(re.fullmatch(r"MHAGEN_HEADER_\$\{(name|symbol)\}", guard) for guard in own)
 
 
 # ---- machine code ----
