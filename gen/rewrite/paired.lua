@@ -126,7 +126,7 @@ function M.choose(plan, list)
     end
     if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
-  if #list > 1 and not chosen.products.integers then
+  if graph.scheme(list) and not chosen.products.integers then
     choose("products", "projections", against_projections, {})
     local by_halves = isas.by_halves(plan.isa, chosen.products)
     if by_halves and plan.cfg.q_lanes == "queries" then
