@@ -550,7 +550,7 @@ typedef struct mhagen_pack_fill {
 } mhagen_pack_fill;
 
 typedef struct mhagen_pack_gain {
-  int term, matrix; /* the numbers of a term, and of the matrix that multiplies its columns */
+  int term, matrix; /* the first term of a fill, and the matrix that multiplies its columns */
 } mhagen_pack_gain;
 
 typedef struct mhagen_packing {

@@ -61,10 +61,9 @@ static double *push_doubles(lua_State *L) {
   return doubles;
 }
 
-/* The fill on top of the stack; its terms are written behind the first `count`, and their gains where `gains` points
- * to, which moves on. Returns the number of terms. list: where the stack has the matrices. */
-static int read_fill(lua_State *L, int list, mhagen_pack_fill *fill, mhagen_pack_term *terms, int count,
-                     mhagen_pack_gain **gains) {
+/* The fill on top of the stack; its terms are written behind the first `count`. Returns their number. list: where the
+ * stack has the matrices. */
+static int read_fill(lua_State *L, int list, mhagen_pack_fill *fill, mhagen_pack_term *terms, int count) {
   lua_getfield(L, -1, "scale");
   *fill = (mhagen_pack_fill){.scale = luaL_checknumber(L, -1), .term = count};
   lua_pop(L, 1);
@@ -80,11 +79,7 @@ static int read_fill(lua_State *L, int list, mhagen_pack_fill *fill, mhagen_pack
   lua_pop(L, 1);
   fill->terms = (int)push_list(L, -1, "terms");
   if (fill->terms > MHAGEN_PACK_TERMS) luaL_error(L, "too many terms");
-  lua_pushvalue(L, -2);
-  const int gain = matrix_in(L, list, "gain");
-  lua_pop(L, 1);
   for (int i = 0; i < fill->terms; ++i) {
-    if (gain != MHAGEN_NONE) *(*gains)++ = (mhagen_pack_gain){count + i, gain};
     lua_rawgeti(L, -1, i + 1);
     terms[count + i] = (mhagen_pack_term){
         matrix_in(L, list, "a"), flag_in(L, "a_flipped"), matrix_in(L, list, "b"), flag_in(L, "b_flipped"),
@@ -206,12 +201,14 @@ static int host_pack(lua_State *L) {
   const int lists = lua_gettop(L) - KINDS + 1;
   mhagen_pack_fill *const list = push_memory(L, (count + 1) * sizeof *list)->at, *fill = list;
   mhagen_pack_term *terms = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *terms)->at;
-  mhagen_pack_gain *const gains = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *gains)->at, *gain = gains;
+  mhagen_pack_gain *const gains = push_memory(L, (count + 1) * sizeof *gains)->at, *gain = gains;
   int term = 0;
   for (int kind = 0; kind < KINDS; ++kind) {
     for (size_t i = 0; i < counts[kind]; ++i, ++fill) {
       lua_rawgeti(L, lists + kind, (lua_Integer)i + 1);
-      term += read_fill(L, MATRICES, fill, terms, term, &gain);
+      gain->term = term, gain->matrix = matrix_in(L, MATRICES, "gain");
+      if (gain->matrix != MHAGEN_NONE) ++gain;
+      term += read_fill(L, MATRICES, fill, terms, term);
       lua_pop(L, 1);
     }
   }

@@ -136,8 +136,8 @@ local function pack_text(list)
     local numbers = ("{ %d, %d, %d, %d, %s, %d, %d"):format(fill.to, fill.steps, fill.used, fill.width,
       cprint.double(fill.scale), #terms, #fill.terms)
     local moves = ("{ %s } }, /* %s */"):format(#rounds > 0 and table.concat(rounds, ", ") or "{ 0 }", fill.text)
+    if fill.gain then gains[#gains + 1] = ("  { %d, %s },"):format(#terms, number[fill.gain]) end
     for _, term in ipairs(fill.terms) do
-      if fill.gain then gains[#gains + 1] = ("  { %d, %s },"):format(#terms, number[fill.gain]) end
       terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d },"):format(number[term.a], term.a_flipped and 1 or 0,
         number[term.b or false], term.b_flipped and 1 or 0, term.row or 0, term.column or 0, term.first or 0,
         term.inner or 0)
@@ -169,7 +169,7 @@ local packing_tables = {
     count = "quant_count" },
   { doc = "the same of quants of values", type = "mhagen_pack_fill", name = "pack_value_quants",
     pointer = "value_quants", count = "value_quant_count" },
-  { doc = "term, gains of its columns", type = "mhagen_pack_gain", name = "pack_gains", pointer = "gains",
+  { doc = "first term of a fill, gains of its columns", type = "mhagen_pack_gain", name = "pack_gains", pointer = "gains",
     count = "gain_count" },
   { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
     count = "need_count" },

@@ -278,10 +278,11 @@ static void write_quants(step_place to, ptrdiff_t first, ptrdiff_t end, const do
   }
 }
 
-/* The gains of the columns of a term; `of` is null where there are none. */
-static view gains_of(const mhagen_packing *packing, const mhagen_weights *weights, int term) {
+/* The gains of the columns of a fill; `of` is null where there are none. */
+static view gains_of(const mhagen_packing *packing, const mhagen_weights *weights,
+                     const mhagen_pack_fill *fill) {
   int i = 0;
-  while (i < packing->gain_count && packing->gains[i].term != term) ++i;
+  while (i < packing->gain_count && packing->gains[i].term != fill->term) ++i;
   const int none = i == packing->gain_count;
   return view_of(packing, weights, none ? MHAGEN_NONE : packing->gains[i].matrix, 0);
 }
@@ -289,11 +290,11 @@ static view gains_of(const mhagen_packing *packing, const mhagen_weights *weight
 static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                         const mhagen_weights *weights, const mhagen_pack_term *terms,
                         write_columns write, float *panel) {
-  view a[MHAGEN_PACK_TERMS], b[MHAGEN_PACK_TERMS], gains[MHAGEN_PACK_TERMS];
+  view a[MHAGEN_PACK_TERMS], b[MHAGEN_PACK_TERMS];
+  const view gains = gains_of(packing, weights, fill);
   for (int i = 0; i < fill->terms; ++i) {
     a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
     b[i] = view_of(packing, weights, terms[i].b, terms[i].b_flipped);
-    gains[i] = gains_of(packing, weights, fill->term + i);
   }
   fits tried;
   for (ptrdiff_t c0 = 0; c0 < fill->width; c0 += COLUMNS) {
@@ -306,11 +307,13 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
         const ptrdiff_t row = terms[i].row + k0, column = terms[i].column + c0;
         for (ptrdiff_t c = 0; c < used; ++c) {
           for (ptrdiff_t k = 0; k < steps; ++k) {
-            const double before = gains[i].of ? 0.0 : sums[k][c];
-            const double sum = add_term(&terms[i], a[i], b[i], row + k, column + c, before);
-            sums[k][c] = gains[i].of ? sums[k][c] + sum * element(gains[i], 0, column + c) : sum;
+            sums[k][c] = add_term(&terms[i], a[i], b[i], row + k, column + c, sums[k][c]);
           }
         }
+      }
+      for (ptrdiff_t c = 0; gains.of && c < used; ++c) {
+        const double gain = element(gains, 0, terms[0].column + c0 + c);
+        for (ptrdiff_t k = 0; k < steps; ++k) sums[k][c] *= gain;
       }
       for (ptrdiff_t k = 0; k < steps; ++k) {
         step_place to = place_of(packing, fill, bits, panel, k0 + k);
