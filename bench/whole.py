@@ -77,6 +77,7 @@ class Whole:
 
 
 def peers(folder, out):
+    """Functions of ids by the names of libraries, PyTorch first."""
     import onnxruntime
     import torch
     import transformers
@@ -115,11 +116,12 @@ def main():
         ours = {"mhagen isa=native": Whole(folder, pathlib.Path(temporary, "float32"), ["isa=native"])}
         if options.keys:
             ours["mhagen " + " ".join(options.keys)] = Whole(folder, pathlib.Path(temporary, "other"), options.keys)
-        runs = ours | peers(folder, pathlib.Path(temporary))
+        others = peers(folder, pathlib.Path(temporary))
+        runs, by_torch = ours | others, next(iter(others.values()))
         draw = numpy.random.default_rng(1)
         for length in map(int, options.lengths.split(",")):
             ids, best = draw.integers(1000, 20000, length).astype("i4"), dict.fromkeys(runs, 1e9)
-            right = runs[[name for name in runs if name.startswith("PyTorch")][0]](ids)
+            right = by_torch(ids)
             for _ in range(options.rounds):
                 for name, run in runs.items():
                     for _ in range(IN_A_ROW):

@@ -72,16 +72,6 @@ local function config_of(layer, arguments, given)
   error({ message = ("layer %s: %s"):format(layer.name, errors.one_line(cfg)) }, 0)
 end
 
--- ---- packing ----
-
--- A packing with these parts of a turn.
-local function turned(packing, turns)
-  local own = {}
-  for key, value in pairs(packing) do own[key] = value end
-  own.turns = turns
-  return own
-end
-
 -- ---- the command ----
 
 -- The layers whose names have the text, with their configs.
@@ -196,15 +186,10 @@ local function pack_layer(layer)
   local packers, done = {}, 0
   append(packers, layer.first and layer.kernel.packers or {})
   append(packers, layer.first_tables and layer.kernel.tables or {})
-  if not packers[1] then return done end
-  local given = weights.read(layer.weights, layer.in_out)
-  for _, packer in ipairs(packers) do
-    local packed = host.pack(turned(packer.packing, layer.turns), given)
+  weights.pack(packers, layer, function(packer, packed)
     packer.file:add(packed)
     done = done + #packed
-    packed:free()
-  end
-  weights.free(given)
+  end)
   return done
 end
 
@@ -221,7 +206,9 @@ end
 -- Packs all layers, into a file for each packer; returns the files, and how many bytes that are.
 local function pack_layers(all, packers, args)
   local tell, done, files = progress(args), 0, {}
-  for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer.name, packer) end
+  for _, packer in ipairs(packers) do
+    packer.file = packed_file.new(args.output, packer.name, packer.cfg.name, packer.packing)
+  end
   for i, layer in ipairs(all) do
     done = done + pack_layer(layer)
     tell(i, #all)
@@ -320,8 +307,8 @@ local function run_whole(model, args, kernels, all, files, start)
   append(files, args.embed and model_text.embedded(args.name, packed, layout.file_bytes, model_text.PACKED) or {})
   local written = { { name = packed, mark = packed_file.MARK }, table.unpack(files) }
   takes.refuse_foreign(args.output, written, args.force)
-  local packing, tell = host.clock(), progress(args)
-  files[#files + 1] = whole.pack(args, kernels, embeddings, layout, turned, function(done) tell(done, #all) end)
+  local packing = host.clock()
+  files[#files + 1] = whole.pack(args, kernels, embeddings, layout, progress(args))
   packing = build.seconds_since(packing)
   must(host.write_files(args.output, files))
   if args.quiet then return 0 end

@@ -326,4 +326,24 @@ function M.free(given)
   end
 end
 
+-- A packing with these parts of a turn.
+local function turned(packing, turns)
+  local own = {}
+  for key, value in pairs(packing) do own[key] = value end
+  own.turns = turns
+  return own
+end
+
+-- Packs a layer by each of some packers of gen/command/kernel.lua: add(packer, packed), which is freed then.
+function M.pack(packers, layer, add)
+  if not packers[1] then return end
+  local given = M.read(layer.weights, layer.in_out)
+  for _, packer in ipairs(packers) do
+    local packed = host.pack(turned(packer.packing, layer.turns), given)
+    add(packer, packed)
+    packed:free()
+  end
+  M.free(given)
+end
+
 return M

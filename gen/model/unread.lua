@@ -84,15 +84,24 @@ local function behind(layers, full)
   end
 end
 
+-- The names of tensors that are read.
+local function read_of(model, all)
+  local read = {}
+  for name in pairs(model.read or {}) do read[name] = true end
+  for _, layer in ipairs(all) do
+    for _, part in pairs(layer.weights) do read[part.name] = true end
+    for _, name in ipairs(layer.stack.frequencies or {}) do read[name] = true end
+  end
+  return read
+end
+
 -- Tensors that nobody reads: { name =, full =, why = }, of layers the first with each name. row: of
 -- gen/model/families.lua. why: what leaves them out, or nil.
 local function tensors_of(model, all, row)
-  local layers, read, found, seen, why = {}, {}, {}, {}, {}
+  local layers, read, found, seen, why = {}, read_of(model, all), {}, {}, {}
   for _, layer in ipairs(all) do
     layers[layer.at] = true
     for name, reason in pairs(layer.without) do why[name] = reason end
-    for _, part in pairs(layer.weights) do read[part.name] = true end
-    for _, name in ipairs(layer.stack.frequencies or {}) do read[name] = true end
   end
   for full in pairs(model.tensors) do
     local name = not read[full] and behind(layers, full)
@@ -107,22 +116,18 @@ end
 
 local BUFFERS_OF_WHOLE = { "position_ids$", "token_type_ids$" } -- numbers that count from 0, and zeros
 
--- The same of a whole model, of which model.read has what is around its layers; and the modules that it leaves out.
+-- Tensors of a whole model that nobody reads. A second list has the modules that are left out.
 local function tensors_of_whole(model, all)
-  local read, found, without, seen = {}, {}, {}, {}
-  for name in pairs(model.read) do read[name] = true end
-  for _, layer in ipairs(all) do
-    for _, part in pairs(layer.weights) do read[part.name] = true end
-  end
+  local read, found, without, seen = read_of(model, all), {}, {}, {}
   local prefix = all[1].prefix
   for full in pairs(model.tensors) do
     local name = full:sub(1, #prefix) == prefix and full:sub(#prefix + 1) or full
     local module = name:match "^([^.]*)%." or name
-    if finds(BUFFERS_OF_WHOLE, name) then read[full] = true end
-    if not read[full] and finds(model.whole.left_out, name) then
-      if not seen[module] then without[#without + 1], seen[module] = module, true end
-    elseif not read[full] then
+    if read[full] or finds(BUFFERS_OF_WHOLE, name) then -- nothing to say
+    elseif not finds(model.whole.left_out, name) then
       found[#found + 1] = { name = name, full = full }
+    elseif not seen[module] then
+      without[#without + 1], seen[module] = module, true
     end
   end
   table.sort(found, function(a, b) return a.name < b.name end)

@@ -1,18 +1,15 @@
 -- What models have around the attention of their layers, where `mhagen model --whole` knows it: the kinds of models
 -- whose whole becomes C. A row is
 --
---   types       as gen/model/families.lua has them
---   module      the module of attention in a layer, as the name of the layer's stack ends
---   keys        of (fields): keys of a layer besides those of its attention
---   maps        the linear maps of the feed-forward by the numbers of their matrices, as modules of a layer
---   norms       its norms in the order of their numbers
---   embeddings  of (fields): what makes rows of ids. words, types, places: tables, each { module, rows of the table,
---               the first of them that counts }; types may be missing. norm: of their sum, or nil; padding: an id
---               without a place, or nil
---   last        the norm behind the last layer, where there is none of the embeddings
---   eps         of (fields): of that norm, or of that of the embeddings
---   left_out    patterns of tensors that are behind the last layer, or in none: they are left out, and the summary
---               names them
+--   types       as gen/model/families.lua has them.
+--   module      The module of attention in a layer, as the name of the layer's stack ends.
+--   keys        A function of the fields: keys of a layer besides those of its attention.
+--   maps        The linear maps of the feed-forward by the numbers of their matrices, as modules of a layer.
+--   norms       The norms of a layer, in the order of their numbers.
+--   embeddings  A function of the fields: what makes rows of ids. `words`, `types` and `places` are tables, { module,
+--               rows, the row of the first place or nil }; `types` may be missing. `norm` is of their sum, or nil.
+--   last        The norm behind the last layer, where the embeddings have none. Its epsilon is that of the layers.
+--   left_out    Patterns of tensors that are behind the last layer, or in none. The summary names them.
 --
 -- tests/models/test_whole.py compares each type with transformers.
 
@@ -40,25 +37,21 @@ local function post_norm(eps, ffn, act)
   return { norm = "post", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act, q_len = true }
 end
 
-local function bert_eps(c) return c:positive("layer_norm_eps", 1e-12) end
-
 local function bert_keys(c)
-  return post_norm(bert_eps(c), c:int("intermediate_size", 3072), activation(c, "hidden_act", "gelu"))
+  return post_norm(c:positive("layer_norm_eps", 1e-12), c:int("intermediate_size", 3072),
+    activation(c, "hidden_act", "gelu"))
 end
 
--- first: the number of the first row's place.
+-- first: of (fields) to the row of the first place, or nil.
 local function bert_embeddings(first)
   return function(c)
     c:only("is_decoder", false)
-    return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
-             types = { "embeddings.token_type_embeddings", c:int("type_vocab_size", 2), 0 },
-             places = { "embeddings.position_embeddings", c:int "max_position_embeddings", first(c) },
-             norm = "embeddings.LayerNorm",
-             padding = first(c) > 0 and first(c) - 1 or nil }
+    return { words = { "embeddings.word_embeddings", c:int "vocab_size" },
+             types = { "embeddings.token_type_embeddings", c:int("type_vocab_size", 2) },
+             places = { "embeddings.position_embeddings", c:int "max_position_embeddings", first and first(c) },
+             norm = "embeddings.LayerNorm" }
   end
 end
-
-local function at_start() return 0 end
 
 -- RoBERTa's places begin behind that of padding.
 local function behind_padding(c)
@@ -69,7 +62,7 @@ local function behind_padding(c)
   return padding + 1
 end
 
-local BERT = { module = "attention", keys = bert_keys, eps = bert_eps,
+local BERT = { module = "attention", keys = bert_keys,
                maps = { ["1"] = "intermediate.dense", ["2"] = "output.dense" },
                norms = { "attention.output.LayerNorm", "output.LayerNorm" }, left_out = HEADS }
 
@@ -83,21 +76,21 @@ local EPS_OF_DISTILBERT = 1e-12 -- its class has no field for it
 
 -- The text towers of CLIP and SigLIP: norms in front.
 local function text_tower(types, eps, act, ffn)
-  local function eps_of(c) return c:positive("layer_norm_eps", eps) end
-  return { types = types, module = "self_attn", left_out = { "^head%." }, eps = eps_of, last = "final_layer_norm",
+  return { types = types, module = "self_attn", left_out = { "^head%." }, last = "final_layer_norm",
     maps = { ["1"] = "mlp.fc1", ["2"] = "mlp.fc2" }, norms = { "layer_norm1", "layer_norm2" },
     keys = function(c)
-      return { norm = "pre", residual = true, layer_eps = eps_of(c), ffn = c:int("intermediate_size", ffn),
-               ffn_act = activation(c, "hidden_act", act), q_len = true, kv_len = true }
+      return { norm = "pre", residual = true, layer_eps = c:positive("layer_norm_eps", eps),
+               ffn = c:int("intermediate_size", ffn), ffn_act = activation(c, "hidden_act", act), q_len = true,
+               kv_len = true }
     end,
     embeddings = function(c)
-      return { words = { "embeddings.token_embedding", c:int "vocab_size", 0 },
-               places = { "embeddings.position_embedding", c:int "max_position_embeddings", 0 } }
+      return { words = { "embeddings.token_embedding", c:int "vocab_size" },
+               places = { "embeddings.position_embedding", c:int "max_position_embeddings" } }
     end }
 end
 
 M.rows = {
-  like_bert({ "bert" }, at_start),
+  like_bert { "bert" },
   like_bert({ "roberta", "xlm-roberta", "camembert" }, behind_padding),
   { types = { "distilbert" }, module = "attention", left_out = HEADS,
     maps = { ["1"] = "ffn.lin1", ["2"] = "ffn.lin2" }, norms = { "sa_layer_norm", "output_layer_norm" },
@@ -105,10 +98,10 @@ M.rows = {
       return post_norm(EPS_OF_DISTILBERT, c:int("hidden_dim", 3072), activation(c, "activation", "gelu"))
     end,
     embeddings = function(c)
-      return { words = { "embeddings.word_embeddings", c:int "vocab_size", 0 },
-               places = { "embeddings.position_embeddings", c:int("max_position_embeddings", 512), 0 },
+      return { words = { "embeddings.word_embeddings", c:int "vocab_size" },
+               places = { "embeddings.position_embeddings", c:int("max_position_embeddings", 512) },
                norm = "embeddings.LayerNorm" }
-    end, eps = function() return EPS_OF_DISTILBERT end },
+    end },
   text_tower({ "clip_text_model" }, 1e-5, "quick_gelu", 2048),
   text_tower({ "siglip_text_model" }, 1e-6, "gelu_pytorch_tanh", 3072),
 }

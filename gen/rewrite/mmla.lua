@@ -24,7 +24,7 @@ local against = {
 -- The scheme of projections in place of `scheme`: blocks of 2 x 2, if the ISA has them and there is no reason against
 -- it. list: that of the formula.
 function M.choose(plan, list, scheme)
-  local own = #list > 1 and isas.by_mmla(scheme)
+  local own = graph.scheme(list) and isas.by_mmla(scheme)
   if not own then return scheme end
   local found = choices.against(against, plan, list)
   if found then

@@ -135,12 +135,23 @@ def test_encoder_layers_of_pytorch(act, first):
            **of_linear(2, module.linear2))
 
 
+def plain_parts():
+    """Attention, and the two maps of a feed-forward."""
+    return (drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN),
+            nn.Linear(BETWEEN, WIDTH))
+
+
+def gated_parts():
+    """The same without biases, with the map of a gate."""
+    return (nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, bias=False),
+            *(nn.Linear(WIDTH, BETWEEN, bias=False) for _ in range(2)), nn.Linear(BETWEEN, WIDTH, bias=False))
+
+
 @torch.no_grad()
 def test_block_of_gpt2():
     """Norms in front, and a feed-forward with the tanh form of gelu."""
     torch.manual_seed(8)
-    attention, up, down = drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN), \
-        nn.Linear(BETWEEN, WIDTH)
+    attention, up, down = plain_parts()
     norms, x = [norm_of("layer", 1e-5) for _ in range(2)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
     y = attention_block("pre", attention, norms[0], x, mask=HIDDEN)
     right = y + down(nn.functional.gelu(up(norms[1](y)), approximate="tanh"))
@@ -152,8 +163,7 @@ def test_block_of_gpt2():
 def test_block_of_gptj():
     """One norm in front of attention and of the feed-forward, which are beside each other."""
     torch.manual_seed(11)
-    attention, up, down = drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN), \
-        nn.Linear(BETWEEN, WIDTH)
+    attention, up, down = plain_parts()
     norm, x = norm_of("layer", 1e-5), 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
     y = attention_block("pre", attention, norm, x, mask=HIDDEN)
     right = y + down(nn.functional.gelu(up(norm(x)), approximate="tanh"))
@@ -165,8 +175,7 @@ def test_block_of_gptj():
 def test_block_of_dinov2():
     """Layer scale: each branch is multiplied by gains before it is added."""
     torch.manual_seed(12)
-    attention, up, down = drawn(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, BETWEEN), \
-        nn.Linear(BETWEEN, WIDTH)
+    attention, up, down = plain_parts()
     norms, gains = [norm_of("layer", 1e-6) for _ in range(2)], [torch.randn(WIDTH) for _ in range(2)]
     x = 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
     y = x + gains[0] * attention_block("pre", attention, norms[0], x, residual=False)
@@ -179,9 +188,7 @@ def test_block_of_dinov2():
 def test_block_of_llama():
     """RMS norms in front, and a gate that silu activates; no biases."""
     torch.manual_seed(9)
-    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, bias=False)
-    gate, up = (nn.Linear(WIDTH, BETWEEN, bias=False) for _ in range(2))
-    down = nn.Linear(BETWEEN, WIDTH, bias=False)
+    attention, gate, up, down = gated_parts()
     norms, x = [norm_of("rms", 1e-6) for _ in range(2)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
     y = attention_block("pre", attention, norms[0], x, mask=HIDDEN)
     u = norms[1](y)
@@ -195,13 +202,9 @@ def test_block_of_llama():
 def test_block_of_gemma():
     """RMS norms in front of attention and the feed-forward, and of what these make."""
     torch.manual_seed(10)
-    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, bias=False)
-    gate, up = (nn.Linear(WIDTH, BETWEEN, bias=False) for _ in range(2))
-    down = nn.Linear(BETWEEN, WIDTH, bias=False)
+    attention, gate, up, down = gated_parts()
     norms, x = [norm_of("rms", 1e-6) for _ in range(4)], 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
-    hidden = torch.full((ROWS, ROWS), -torch.inf).triu(1)
-    rows = norms[0](x)
-    y = x + norms[1](attention(rows, rows, rows, attn_mask=hidden, need_weights=False)[0])
+    y = x + norms[1](attention_block("pre", attention, norms[0], x, residual=False, mask=HIDDEN))
     u = norms[2](y)
     right = y + norms[3](down(nn.functional.gelu(gate(u), approximate="tanh") * up(u)))
     expect(right, x, norm="sandwich", norm_kind="rms", layer_eps=1e-6, causal=True, ffn_act="gelu_tanh", ffn_gate=True,
