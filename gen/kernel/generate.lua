@@ -169,8 +169,8 @@ local packing_tables = {
     count = "quant_count" },
   { doc = "the same of quants of values", type = "mhagen_pack_fill", name = "pack_value_quants",
     pointer = "value_quants", count = "value_quant_count" },
-  { doc = "first term of a fill, gains of its columns", type = "mhagen_pack_gain", name = "pack_gains", pointer = "gains",
-    count = "gain_count" },
+  { doc = "first term of a fill, gains of its columns", type = "mhagen_pack_gain", name = "pack_gains",
+    pointer = "gains", count = "gain_count" },
   { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
     count = "need_count" },
 }
