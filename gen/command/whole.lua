@@ -1,8 +1,8 @@
 -- `model --whole`: a model from ids to rows as C, and all its weights in one file.
 --
 -- The file is laid out as a file of packed weights of one layer (docs/format.md), so that the runtime checks it. Behind
--- the fingerprint it has the packed weights of the layers, kernel by kernel, then their tables of rope, and the tables of
--- the embeddings.
+-- the fingerprint it has the packed weights of the layers, kernel by kernel, then their tables of rope, and the tables
+-- of the embeddings.
 
 local host = require "host"
 local kernel = require "command.kernel"
@@ -47,7 +47,9 @@ function M.begin(model, args)
   for _, name in ipairs(OTHERS) do
     if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
   end
-  if model.graph then error({ message = model.path .. ": --whole reads folders of transformers, and GGUF files" }, 0) end
+  if model.graph then
+    error({ message = model.path .. ": --whole reads folders of transformers, and GGUF files" }, 0)
+  end
   local rows = model.rows == gguf_families and families.gguf or families.rows
   local row, known = family_rows.find(rows, model.type)
   if not row then
@@ -97,55 +99,55 @@ end
 
 local UNIT = memory.ALIGN * memory.BYTES
 
--- The module of a decoder's head: the words where both are one, nil where the file has none.
+-- The tensor of a decoder's head: that of the words where both are one, nil where the file has none.
 local function head_of(model, prefix, words)
   local row, name = model.whole, nil
   if not row.head then return nil end
   for _, before in ipairs { "", prefix } do
-    if model.tensors[before .. row.head .. ".weight"] then name = before .. row.head end
+    local full = ("%s%s.weight"):format(before, row.head)
+    name = model.tensors[full] and full or name
   end
   local tied = not name
   if row.tied ~= nil then tied = model.fields:flag("tie_word_embeddings", row.tied) end
   return tied and words or name
 end
 
--- Refuses more rows than the model has places for. key: the one that says how many.
-local function check_places(model, key, rows, most)
-  if rows > most then
-    error({ key = key, value = rows, rule = ("must be at most %d, the places of %s"):format(most, model.path) }, 0)
-  end
+-- Refuses more rows than the model has places for; rows: of the longest run.
+local function check_places(model, places, first, rows)
+  local key, wanted = "seq", rows
+  if model.whole.places then key, wanted = "seq_kv", model.whole.places end
+  if wanted <= places - first then return end
+  error({ key = key, value = wanted, rule = ("must be at most %d, the places of %s"):format(places - first,
+    model.path) }, 0)
 end
 
 -- Finds the tables of the embeddings, and the vectors of their norm or of the last one: model.embeddings.list has
 -- { name, part, at } each, `at` from M.layout, and model.read has their tensors. rows: of the longest run.
 function M.read_embeddings(model, all, rows)
   local row, prefix, cfg = model.whole, all[1].prefix, all[1].cfg
-  local made = row.embeddings(all[1].fields)
-  local list, of_module = {}, {}
+  local made, list = row.embeddings(all[1].fields), {}
   model.read = {}
-  local function add(name, full, count, columns, change)
+  local function add(name, module, count, columns)
+    local full = prefix .. module
     local tensor = model.tensors[full]
-    if not of_module[full] then
-      local part = layers.part(model, full, count or tensor and tensor.shape[1] or 1, columns, host.type_size)
-      part.change = change
-      of_module[full], model.read[full] = { name = name, part = part }, true
-      list[#list + 1] = of_module[full]
-    end
-    return of_module[full]
+    local part = layers.part(model, full, count or tensor and tensor.shape[1] or 1, columns, host.type_size)
+    list[#list + 1], model.read[full] = { name = name, part = part }, true
+    return part
   end
   for _, name in ipairs { "words", "types", "places" } do
-    if made[name] then made[name].of = add(name, prefix .. made[name][1] .. ".weight", made[name][2], cfg.y_width) end
+    local of = made[name]
+    if of then of.count = add(name, of[1] .. ".weight", of[2], cfg.y_width).features end
   end
-  local norm, count = made.norm or row.last, made.words.of.part.features
-  add("gains", prefix .. norm .. ".weight", cfg.y_width, nil, row.change)
-  if cfg.norm_kind == "layer" then add("biases", prefix .. norm .. ".bias", cfg.y_width) end
-  local head = head_of(model, prefix, prefix .. made.words[1])
+  local norm = made.norm or row.last
+  add("gains", norm .. ".weight", cfg.y_width).change = row.change
+  if cfg.norm_kind == "layer" then add("biases", norm .. ".bias", cfg.y_width) end
   local first = made.places and made.places[3] or 0
-  if made.places then check_places(model, row.places and "seq_kv" or "seq", row.places or rows, made.places[2] - first) end
+  if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
     list = list, width = cfg.y_width, eps = cfg.layer_eps, last = not made.norm, first_place = first,
     kind = cfg.norm_kind, factor = made.factor, has_places = made.places ~= nil, decodes = row.head ~= nil,
-    places = row.places, head = head and head .. ".weight", vocabulary = count, types = made.types and made.types[2] or 0 }
+    places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
+    vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end
 
 -- ---- the head ----
@@ -163,9 +165,9 @@ local function heads_of(width)
   error({ message = ("--whole: rows of %d numbers have no kernel for the head"):format(width) }, 0)
 end
 
--- The kernel that makes scores of all ids, of a row and the head: { cfg, layers, ids = those of a layer, parts }. It has
--- a single key. So its attention weight is 1, and Wo is multiplied by the row that is given as its value. There is a layer
--- for some of the ids; the last ones may be in two.
+-- Adds the kernel that makes scores of all ids, of a row and the head: { cfg, layers, ids = those of a layer, parts,
+-- number }. It has a single key. So its attention weight is 1, and Wo is multiplied by the row that is given as its
+-- value. There is a layer for some of the ids; the last ones may be in two.
 function M.add_head(model, kernels, given)
   local embeddings = model.embeddings
   if not embeddings.head then return end
@@ -192,8 +194,9 @@ end
 -- How many numbers a part has; memory.aligned: how many there are in the file.
 local function floats_of(part) return part.features * (part.width or 1) end
 
--- Calls visit(packer, layer) with all that is packed, in the order of the file: the weights of the layers of all kernels,
--- for each CPU, and then their tables of rope. Layers with the same numbers have one place, which the first one fills.
+-- Calls visit(packer, layer) with all that is packed, in the order of the file: the weights of the layers of all
+-- kernels, for each CPU, and then their tables of rope. Layers with the same numbers have one place, which the first
+-- one fills.
 local function each_packed(kernels, visit)
   local function each(packers, layers_of_them, first)
     for _, packer in ipairs(packers) do

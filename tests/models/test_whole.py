@@ -3,12 +3,11 @@ import ctypes
 import random
 import subprocess
 
-import numpy
 import pytest
 
 from reference_lib import drawn_isa
 from tools import MHAGEN, ROOT, in_turn, run, seed_of
-from whole_lib import Whole, edited, torch, written
+from whole_lib import Whole, edited, numpy, torch, written
 
 ROWS, SIZES = 24, {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80,
                    "vocab_size": 50, "max_position_embeddings": 40}

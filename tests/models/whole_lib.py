@@ -12,6 +12,7 @@ from tools import MHAGEN, installed, run
 if not installed("numpy", "torch", "safetensors", "transformers"):
     pytest.skip("NumPy, PyTorch or transformers is not installed", allow_module_level=True)
 
+import numpy  # noqa: F401
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
