@@ -15,6 +15,9 @@ def parse():
     parser.add_argument("--isa", help="default: the widest that this CPU has, one that multiplies --dtype if it can")
     parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32",
                         help="of operands and of the cache (default f32)")
+    parser.add_argument("--whole", action="store_true", help="the whole model as one C program, not attention alone")
+    parser.add_argument("--weights", choices=["f32", "bf16", "int8", "int4"], default="f32",
+                        help="of the program of --whole (default f32)")
     parser.add_argument("--layer", type=int, default=12, choices=range(LAYERS), metavar=f"0..{LAYERS - 1}",
                         help="the layer to draw (default 12)")
     parser.add_argument("--torch", action="store_true", help="compare with transformers on PyTorch as well, which "
@@ -23,6 +26,8 @@ def parse():
     args = parser.parse_args()
     if not 1 <= args.tokens <= ROOM:
         parser.error(f"argument --tokens: must be from 1 to {ROOM}")
+    if args.weights != "f32" and not args.whole:
+        parser.error("argument --weights: is of --whole; --dtype says the type of attention")
     return args
 
 

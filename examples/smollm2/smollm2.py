@@ -19,9 +19,11 @@ import kernels
 import options
 import picture
 import reference
+import whole
 from model import Gguf, rms_norm, silu
 
 ROOT = Path(__file__).parents[2]
+MHAGEN = ROOT / "build/mhagen"
 LAYERS, ROOM, CHUNK, DRAWN = options.LAYERS, options.ROOM, 32, 40
 SHAPE = dict(h=9, h_kv=3, d_model=576, dk=64, seq_kv=ROOM, cache="append", causal="true", rope="interleaved",
              rope_theta=100000)
@@ -111,20 +113,13 @@ def look(decoder, gguf, ids, layer, out):
     return ahead == 0 and sums <= 4e-6
 
 
-def main():
-    args = options.parse()
-    mhagen, folder = ROOT / "build/mhagen", ROOT / "build/smollm2"
-    shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen, args.dtype), "dtype": args.dtype}
-    chunk = kernels.build(mhagen, folder, name="smollm2_chunk", seq=CHUNK, q_len="true", **shape)
-    step = kernels.build(mhagen, folder, name="smollm2_step", seq=1, **shape)
-    drawn = kernels.build(mhagen, folder, name="smollm2_probs", seq=DRAWN, q_len="true", probs="true", **shape)
-    gguf = Gguf()
-    expected = [reference.NumpyReference(gguf)] + ([reference.TorchReference(gguf)] if args.torch else [])
-
-    prompt = gguf.ids(PROMPT.format(args.question))
-    if len(prompt) + args.tokens > ROOM:
-        sys.exit(f"smollm2: {len(prompt)} tokens of the prompt and {args.tokens} more are above {ROOM}, the cache's "
-                 "room")
+def run_attention(args, isa, gguf, expected, prompt):
+    """Attention on kernels, all else in NumPy. Whether the tokens are those of the references."""
+    folder = ROOT / "build/smollm2"
+    shape = SHAPE | {"isa": isa, "dtype": args.dtype}
+    chunk = kernels.build(MHAGEN, folder, name="smollm2_chunk", seq=CHUNK, q_len="true", **shape)
+    step = kernels.build(MHAGEN, folder, name="smollm2_step", seq=1, **shape)
+    drawn = kernels.build(MHAGEN, folder, name="smollm2_probs", seq=DRAWN, q_len="true", probs="true", **shape)
     print(f"SmolLM2-135M-Instruct, attention by generated kernels ({chunk.isa}, {args.dtype})\n\n> {args.question}\n")
     start = time.perf_counter()
     ids, chosen = write(Decoder(gguf, chunk, step), gguf, prompt, args.tokens)
@@ -132,9 +127,33 @@ def main():
     print(f"\n{len(prompt)} + {len(ids)} tokens in {seconds:.1f} s; attention of one layer, one thread: "
           f"{np.median(chunk.us):.0f} us for {CHUNK} tokens, {np.median(step.us):.0f} us for one")
     good = all([compare(one, prompt, ids, chosen, args.dtype) for one in expected])
-    good = look(Decoder(gguf, drawn), gguf, ids, args.layer, args.out) and good
-    print("ok" if good else "FAILED: all tokens must be the same with float32, and logits within "
-          f"{MAX_LOGIT_DIFF[args.dtype]:g}")
+    return look(Decoder(gguf, drawn), gguf, ids, args.layer, args.out) and good
+
+
+def run_whole(args, isa, gguf, expected, prompt):
+    """All of the model in C. Whether the tokens are those of the references."""
+    print(f"SmolLM2-135M-Instruct as one C program ({isa}, weights in {args.weights})\n\n> {args.question}\n")
+    program = whole.build(MHAGEN, gguf, ROOT / "build/smollm2-whole", isa, args.weights, ROOM)
+    ids, said = whole.write(program, gguf, prompt, args.tokens)
+    print(f"\n{said}; one thread, {program[1].stat().st_size >> 20} MiB of weights")
+    return all([whole.compare(one, prompt, ids, args.weights) for one in expected])
+
+
+def main():
+    args = options.parse()
+    gguf = Gguf()
+    expected = [reference.NumpyReference(gguf)] + ([reference.TorchReference(gguf)] if args.torch else [])
+    prompt = gguf.ids(PROMPT.format(args.question))
+    if len(prompt) + args.tokens > ROOM:
+        sys.exit(f"smollm2: {len(prompt)} tokens of the prompt and {args.tokens} more are above {ROOM}, the cache's "
+                 "room")
+    isa = args.isa or kernels.best_isa(MHAGEN, args.dtype)
+    if args.whole:
+        good, rule = run_whole(args, isa, gguf, expected, prompt), "all tokens must be the same with weights in float32"
+    else:
+        good = run_attention(args, isa, gguf, expected, prompt)
+        rule = f"all tokens must be the same with float32, and logits within {MAX_LOGIT_DIFF[args.dtype]:g}"
+    print("ok" if good else "FAILED: " + rule)
     return 0 if good else 1
 
 
