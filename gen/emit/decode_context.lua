@@ -70,7 +70,7 @@ local function seen_values(K, ptrs)
   local params = { { "v", "in", ptrs.v }, { "mask", "in", ptrs.mask }, { "seen", "out", ptrs.seen },
                    { "keys", "int", ptrs.keys } }
   if ptrs.scales then params[#params + 1] = { "scales", "in", ptrs.scales } end
-  K:part("step_values", "Values, but zeros in the place of those that a mask hides.", params, function(p)
+  K:part("step_values", "Copies values, with zeros in place of those that a mask hides.", params, function(p)
     local t, w, values = K.t, K.plan.isa.full, K.plan.attend.values
     K:each("key", p.keys, function(i)
       t:scope(function()
@@ -215,9 +215,9 @@ function M.of_heads(K, step, ptrs)
   end
   if ptrs.mask then params[#params + 1] = { "mask", "in", ptrs.mask } end
   if ptrs.only then params[#params + 1] = { "only", "int", ptrs.only } end
-  local name, doc, kind = "step_context", "The context of a query, of the heads that share values.", nil
+  local name, doc, kind = "step_context", "The context of a query, for the heads that share values.", nil
   if ptrs.mask then
-    name, doc, kind = "step_context_seen", "The same without values that a mask hides.", "cold"
+    name, doc, kind = "step_context_seen", "The same, without the values that a mask hides.", "cold"
   end
   K:part(name, doc, params, function(p)
     M.each_vector(K, function(h, at, _, w)

@@ -159,7 +159,7 @@ local SOME = 8 -- rows of an iteration; each panel has such an epilogue only onc
 
 local function end_tile(K, tile)
   local params = ending.add_params({ { "sums", "in", tile.sums } }, tile, ending.of_rows(tile))
-  K:part(tile.name .. "_end", ("The end of a tile of %d rows."):format(tile.rows), params, function(p)
+  K:part(tile.name .. "_end", ("The epilogue of a tile of %d rows."):format(tile.rows), params, function(p)
     local rounds, rest = tile.rows // SOME, tile.rows % SOME
     local function rows(base, count) K.t:scope(function() end_rows(K, tile, p, p.sums, base, count) end) end
     K:each("round", rounds, function(i) rows(i * SOME, SOME) end)

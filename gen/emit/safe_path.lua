@@ -46,7 +46,7 @@ local function safe_head(K, group, ptrs, span)
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
   K:part("safe_" .. name_of(K, group, ptrs),
-    "The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf.", params,
+    "The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf.", params,
     function(p)
     local t, one = K.t, { span = score.own_span(p, span), safe = true }
     p.reads = p

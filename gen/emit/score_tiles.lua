@@ -92,7 +92,7 @@ end
 -- Only the products of a tile of keys, for the softmax that follows.
 function M.products(K, group, ptrs, key, rows)
   local plan = K.plan
-  K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
+  K:part(("products_%dx%s"):format(rows, group.name), "Dot products of some keys, for the softmax that follows.", {
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
     local unroll = K:summing(plan.attend.scheme, rows, #group.vecs, chain_of(plan))

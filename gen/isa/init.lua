@@ -117,12 +117,12 @@ function M.scheme(isa, type)
 end
 
 local four = [[
-/* Four int8, as a dot product takes them; the first one is in the low bits. */
+/* Four int8, as a dot product takes them, the first in the low bits. */
 typedef float int8_word;
 ]]
 
 local two = [[
-/* Two int8 in the halves of a word: of four the first and the third, then the others. */
+/* Two int8 in 16-bit halves: of four numbers the first and the third, or the second and fourth. */
 typedef float int8_pair;
 ]]
 

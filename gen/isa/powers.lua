@@ -27,9 +27,9 @@ function M.helper(as, look)
     lines[#lines + 1] = table.concat(M.look, ", ", first, math.min(first + as.columns - 1, 63))
   end
   return ([[
-/* 2^(a/256 - 127) and 2^(b/256 - 127) in pairs of bfloat16, at most 0.62 %% off: a logarithm with a
- * fraction of 8 bits, less %.1f, is twice such a number but for what is looked up of each four. NaN
- * becomes infinity. */
+/* 2^(a/256 - 127) and 2^(b/256 - 127) in pairs of bfloat16, at most 0.62 %% off. a and b are
+ * logarithms in fixed point with 8 bits of fraction, less %.1f. Half of one, plus a correction that
+ * is looked up for every four, has the bits of the bfloat16. NaN becomes infinity. */
 static inline $t powers_$lanes($t a, $t b) {
   static const %s parts[64] __attribute__((aligned(64))) = {
       %s};

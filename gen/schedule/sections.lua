@@ -25,9 +25,9 @@ local function shape(plan, section)
   return ("[%d][%d]"):format(section.count // section.cols, section.cols)
 end
 
--- The text of something that is there `count` times, `total` numbers apart.
+-- The text of something that is there `count` times, with a stride of `total` numbers.
 local function every(text, count, total)
-  return count > 1 and ("%s, %d apart"):format(text, total) or text
+  return count > 1 and ("%s, stride %d"):format(text, total) or text
 end
 
 -- The sections of an outer space. Of its inner spaces, `projected` is listed section by section; tasks and blocks of
@@ -37,9 +37,10 @@ local function of(plan, space)
   local function add(name, first, text) list[#list + 1] = { name = name, first = first, text = text } end
   for _, section in ipairs(memory[space]) do
     if section.name == "projected" then
+      local of_block = plan.head_blocks > 1 and " for each block of heads" or ""
       for _, inner in ipairs(memory.projected) do
         add(inner.name, section.offset + inner.offset,
-          every(shape(plan, inner), plan.head_blocks, memory.projected.total))
+          every(shape(plan, inner) .. of_block, plan.head_blocks, memory.projected.total))
       end
     elseif memory[section.name] then
       local total = memory[section.name].total

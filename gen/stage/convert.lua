@@ -304,7 +304,7 @@ M.key_rows = {
     if stage.ragged then rows, make = plan.cfg.seq_kv, words_of_row end
     local params = { { "k", "in", rows_of.operands(K, place, from) },
                      { "rows", "out", plan.memory:at(place, to.name) } }
-    K:part("fill_rows", ("Rows of K of %d head%s, zeros behind their words."):format(heads, heads > 1 and "s" or ""),
+    K:part("fill_rows", ("Rows of K of %d head%s, padded with zeros."):format(heads, heads > 1 and "s" or ""),
       params, rows_of.bounded(K, bounds, params, function(p)
       K:each("head", heads, function(head)
         local first = p.bounds.first or 0
