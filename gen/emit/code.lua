@@ -1,5 +1,5 @@
 -- How the text of a kernel is divided into functions and loops. This is the one place that knows the unrolling levels.
--- An emitter describes its work once, and at the level `full` it is recorded as straight-line code.
+-- An emitter describes its work once; at the level `full` that is recorded as straight-line code.
 
 local choices = require "base.choices"
 local expr = require "base.expr"

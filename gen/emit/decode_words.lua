@@ -3,11 +3,11 @@
 --
 --   queries(K, step, ptrs)                 quantizes the queries of all heads
 --   panel(K, step, at)                     transposes a tile of keys into a panel of words
---   scores(K, step, at, params, behind)    scores of a tile; behind(p, r, c, sum) finishes vector c of head r
+--   scores(K, step, at, params, behind)    scores of a tile; behind(p, r, c, sum) is the epilogue of vector c of head r
 --   context(K, step, ptrs, from, rest)     adds a block of keys; rest: which keys of it count, if not all
 --   in_order(K, step, o)                   puts the columns of the context into their order
 --   weight_of_row(t, w, i, weight, scale)  a vector of weights times the scales of their rows
---   fetch_ahead(t, tile, next, each)       each step of a tile prefetches so many numbers from `next` on
+--   fetch_ahead(t, tile, next, each)       each step of a tile prefetches `each` numbers, from `next` on
 
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"

@@ -1,6 +1,7 @@
 -- Tiles of scores as functions. A tile has some keys and the queries of a group, and the softmax is fused into it.
 --
---   buffered(K)                           how a tile's sums are made apart from its softmax, if they are (way/init.lua)
+--   buffered(K)                           how a tile's products go to a buffer before its softmax, if they do
+--                                         (way/init.lua)
 --   products(K, group, ptrs, key, rows)   only these sums, stored at ptrs.sums
 --   record(K, group, ptrs, tile)          a tile of scores
 --   weigh(K, group, ptrs, tile)           the weights of a tile whose scores are stored

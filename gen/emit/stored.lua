@@ -5,7 +5,7 @@
 --   block(K, group, ptrs, part)      records a block; part: see below
 --   top(K, group, ptrs, span)        finds the largest score over all keys, in the statistics
 --   params(K, ptrs, part)            a block as parameters of a function
---   runs(K, group, part, open, edge)  the tiles of a block, in runs of one kind
+--   runs(K, group, part, open, edge)  the tiles of a block, as runs of tiles of one kind
 
 local begin = require "emit.begin"
 local exp = require "tape.exp"

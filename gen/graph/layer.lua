@@ -1,4 +1,4 @@
--- What is around attention in a layer, as stages in front of those of attention and behind them (graph/init.lua):
+-- What surrounds attention in a layer, as stages before and after those of attention (graph/init.lua):
 --
 --   x1 = norm1(x)              with norm = pre or sandwich, x being a row of Q
 --   y = attention(x1)
@@ -13,7 +13,7 @@
 --   z = y + gain2 * f          an epilogue of the product W2, or of norm2b
 --   z = norm2(z)               with norm = post
 --
--- Gains of branches are packed into the last weights before them: `branch_gain` of a stage names their matrix.
+-- gain1 and gain2 are packed into the last weights of their branch: `branch_gain` of a stage names the matrix.
 
 local graph = require "graph.init"
 local layouts = require "graph.layout"

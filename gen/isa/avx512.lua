@@ -1,4 +1,4 @@
--- AVX-512 (F, DQ, BW, VL): 16 lanes, 32 registers, masks of their own; ymm for lane tails.
+-- AVX-512 (F, DQ, BW, VL): 16 lanes, 32 registers, mask registers; ymm for lane tails.
 
 local x86 = require "isa.x86"
 

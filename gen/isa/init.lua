@@ -1,13 +1,13 @@
 -- Defining an ISA: attributes and one row of C text per op, checked against isa/ops.lua.
 --
--- A row may be a table, by the literal n of the op. In its text
+-- A row may be a table that is indexed by the op's literal n. In the text of a row,
 --
 --   $1, $2, ..     are the operands
 --   $e1            is an address operand as an element, p[3]
 --   $p, $t, ..     are attributes of the vector's width
 --   $iota          is the list 0.0f, 1.0f, .. of that width
 --   $hex           is a mask of n bits
---   $on            is a list of n times -1, and zeros behind
+--   $on            is a list of n times -1, then zeros
 
 local ops = require "isa.ops"
 local derived = require "isa.derived"

@@ -2,8 +2,8 @@
 -- function, 1999).
 --
 -- For m 2^e the high half of a float is 128 (e + 127) + 128 (m - 1), nearly 128 (log2 + 127). So the integer is a
--- logarithm in fixed point, but for a correction that is looked up. The op computes twice that integer; an average that
--- rounds halves it.
+-- logarithm in fixed point, up to a correction that is looked up. The op computes twice that integer, and a rounding
+-- average halves it.
 
 local M = {}
 

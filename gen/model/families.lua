@@ -13,7 +13,7 @@
 --              count = of (config) to how many numbers the tensor has }
 --     has      of (fields, number of the layer): whether it is one of these
 --     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
---     frequencies   tensors that angles may be divided by: that for all texts, or those for short and for long ones
+--     frequencies   tensors by which angles may be divided: one for all texts, or one for short and one for long texts
 --   parts    of a model with several, for each:
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list

@@ -1,15 +1,15 @@
--- What models have around the attention of their layers, where `mhagen model --whole` knows it: the kinds of models
--- whose whole becomes C. A row is
+-- What surrounds attention in the kinds of models that `mhagen model --whole` writes as C. A row is
 --
 --   types       as gen/model/families.lua has them.
 --   module      The module of attention in a layer, as the name of the layer's stack ends.
 --   keys        A function of the fields: keys of a layer besides those of its attention.
 --   maps        The linear maps of the feed-forward by the numbers of their matrices, as modules of a layer.
 --   norms       The norms of a layer, in the order of their numbers.
---   embeddings  A function of the fields: what makes rows of ids. `words`, `types` and `places` are tables, { module,
---               rows, the row of the first place or nil }; `types` may be missing. `norm` is of their sum, or nil.
+--   embeddings  A function of the fields: what turns ids into rows. `words`, `types` and `places` (positions) are
+--               tables, { module, rows, the row of the first position or nil }; `types` may be missing. `norm` is of
+--               their sum, or nil.
 --   last        The norm behind the last layer, where the embeddings have none. Its epsilon is that of the layers.
---   left_out    Patterns of tensors that are behind the last layer, or in none. The summary names them.
+--   left_out    Patterns of tensors that come after the last layer, or belong to none. The summary names them.
 --
 -- tests/models/test_whole.py compares each type with transformers.
 

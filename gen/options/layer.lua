@@ -1,4 +1,4 @@
--- The options of what is around attention in a layer. The fields of a row are those of options/rows.lua.
+-- The options of what surrounds attention in a layer. The fields of a row are those of options/rows.lua.
 
 return {
   { key = "residual", kind = "flag", default = false, name = "_res", word = "residual", bit = "MHAGEN_RESIDUAL",

@@ -7,8 +7,9 @@
 --   context_rows                    before the output
 --   key_rows, value_rows            before attention
 --
--- Stages of inputs come before all others: one for a run, and one (fill) for what fills a cache. Their inputs are
--- { name, of = the tensor that is read, unless it is the input as given, to = the new tensor, rows, cols } each.
+-- Stages that convert inputs come before all others: one for a run, and one (fill) for the filling of a cache. Their
+-- inputs are { name, of = the tensor that is read, unless it is the input as given, to = the new tensor, rows, cols }
+-- each.
 
 local choices = require "base.choices"
 local graph = require "graph.init"

@@ -1,8 +1,8 @@
 -- The constants of decisions that the cost model cannot make by its costs alone. bench/refit.py compares those of
 -- `fitted` with measurements (`ninja refit`); it finds a constant by its line, which has nothing but its value.
 --
---   fitted   thresholds: what a decision compares takes one alternative below it, the other one from it on
---   given    what no time decides: limits of what shorter text or a rare case may cost
+--   fitted   thresholds: a decision takes one alternative below it, and the other one from it on
+--   given    limits that no measurement decides: what shorter code or a rare case may cost
 --   below(compared, name, value)   whether a value is below a threshold of `fitted`. Keeps the value in `compared`, a
 --                                  table of the plan, for bench/refit.py
 

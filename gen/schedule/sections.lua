@@ -1,5 +1,5 @@
--- The sections of workspace, packed weights and tables, for comments and names in the generated C: { name, first, text
--- }, in order.
+-- The sections of the workspace, packed weights and tables, for comments and names in the generated C. Each is { name,
+-- first, text }, in order.
 
 local M = {}
 

@@ -93,7 +93,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what null stands for: a constant, or these numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 8, 8, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 8, 8, MHAGEN_ZEROS, NULL },

@@ -105,7 +105,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what null stands for: a constant, or these numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 9, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 9, 2, MHAGEN_ZEROS, NULL },
@@ -134,7 +134,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 160, 1, 9, 16, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
 };
 
-/* the same for quantized weights */
+/* likewise, quantized weights */
 static const mhagen_pack_fill pack_quants[] = {
   { 80, 9, 2, 8, 1.0, 3, 1, { { 0 } } }, /* wq */
   { 16, 9, 2, 8, 1.0, 4, 1, { { 0 } } }, /* wk */

@@ -102,7 +102,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what null stands for: a constant, or these numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 5, 4, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 5, 4, MHAGEN_ZEROS, NULL },
@@ -131,7 +131,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 208, 1, 5, 16, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
 };
 
-/* the same for pairs of bf16 or f16 */
+/* likewise, pairs of bf16 or f16 */
 static const mhagen_pack_fill pack_pairs[] = {
   { 16, 5, 4, 4, 1.0, 3, 1, { { 0 } } }, /* wq */
   { 48, 5, 4, 16, 1.0, 4, 1, { { 0 } } }, /* wk */

@@ -85,7 +85,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what null stands for: a constant, or these numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 3, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 3, 2, MHAGEN_ZEROS, NULL },

@@ -98,7 +98,7 @@ mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
-/* pointer, rows, columns, what null stands for: a constant, or these numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix tables_matrices[] = {
   { offsetof(mhagen_weights, rope_cos), 3, 1, MHAGEN_COSINES, NULL },
   { offsetof(mhagen_weights, rope_sin), 3, 1, MHAGEN_SINES, NULL },

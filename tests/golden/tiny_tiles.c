@@ -108,7 +108,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what null stands for: a constant, or these numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 34, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 34, 2, MHAGEN_ZEROS, NULL },
@@ -138,7 +138,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 1872, 1, 34, 48, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
 };
 
-/* the same for pairs of bf16 or f16 */
+/* likewise, pairs of bf16 or f16 */
 static const mhagen_pack_fill pack_pairs[] = {
   { 16, 34, 2, 2, 1.0, 3, 1, { { 0 } } }, /* wq */
   { 80, 34, 2, 16, 1.0, 4, 1, { { 0 } } }, /* wk */
