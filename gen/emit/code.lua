@@ -145,8 +145,8 @@ end
 local SHORT = 32
 
 -- The same for a tile of a product whose sums may be split into chains; also returns the number of chains. With chains,
--- an iteration has one step for each chain, because clang spills with more, or the steps that one vector read by lane
--- serves. edge: masks follow.
+-- an iteration has one step for each chain, because clang spills with more. If a vector of A is read by lane, it has
+-- the steps that this vector serves. edge: masks follow.
 function Code:summing(scheme, rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
   local way = ways.of(scheme)

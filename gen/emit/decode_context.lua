@@ -23,8 +23,8 @@ function M.lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
 -- Whether a mask hides the key with this bias.
 function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), M.lowest(t, w)) end
 
--- While a tile multiplies its own values, it prefetches later ones: so many numbers a step in the order of memory where
--- rows lie side by side, else its own columns of a later row.
+-- While a tile multiplies its own values, it prefetches later ones. If rows are contiguous, it prefetches so many
+-- numbers a step in the order of memory, otherwise its own columns of a later row.
 local function fetch_rows(K, inner, tile, next)
   if tile.ahead then return words.fetch_ahead(K.t, inner, next, tile.ahead) end
   local b, bytes = inner.b, K.plan.cache.stored.bytes

@@ -35,7 +35,7 @@ function M.rest_rises(K, group)
     and group.keys.tiles >= MANY
 end
 
--- The mask of the lanes in vector c that nobody asks for; name(word): names values.
+-- The mask of the lanes in vector c whose queries the run does not ask for; name(word): names values.
 function M.idle(K, group, ptrs, c, v, name)
   local t = K.t
   local last = t:op("index", v.w, name "asked", ptrs.asked - 1 - (c - 1) * group.lanes)

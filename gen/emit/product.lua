@@ -32,8 +32,8 @@ function M.operand(product, panels, panel, k0, next)
   return b
 end
 
--- The scales of rows of A for the K steps from k0 on, or nil. Also the initial values of sums, if packed weights are 8
--- too large (emit/quantize.lua). count: rows in all.
+-- The scales of rows of A for the K steps from k0 on, or nil. Also the initial values of sums, if packed weights are
+-- stored plus 8 (emit/quantize.lua). count: rows in all.
 function M.of_rows(scheme, scales, count, k0)
   local group = tiles.row_group_steps(scheme)
   if not (scales and group) then return scales end

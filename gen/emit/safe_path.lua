@@ -105,7 +105,7 @@ local function unless_good(K, group, ptrs, attempt, build)
       end)
       local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
-      if ptrs.asked then -- lanes that nobody asks for do not count
+      if ptrs.asked then -- lanes without a query that is asked for do not count
         both[c] = t:op("zero_if", v.w, name "counts", guard.idle(K, group, ptrs, c, v, name), both[c])
       end
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))

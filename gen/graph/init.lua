@@ -187,7 +187,7 @@ function M.is_beside(list, tensor)
   return false
 end
 
--- The place behind the stages that make rows of inputs: those that convert them, and the norm in front of the layer.
+-- The index after the stages that prepare inputs: conversions, and the norm before the layer.
 function M.behind_inputs(list)
   local place = 1
   while list[place].inputs or list[place].as_given do place = place + 1 end

@@ -7,7 +7,7 @@
 --     layers   the field that counts them; without one there is one layer
 --     h, h_kv, d_model, dk   fields of the sizes where they are not those below, or the sizes
 --     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o
---     heads    the joint map has a block for each head of keys: its queries, the key, the value
+--     heads    the joint map has a block for each head of keys, with its queries, then the key, then the value
 --     in_out   matrices lie as y = x W has them
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
 --              count = of (config) to how many numbers the tensor has }

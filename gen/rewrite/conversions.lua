@@ -45,7 +45,7 @@ local function stores_words(maker, kind, words, steps)
     and words.words * words.scheme.group == steps
 end
 
--- What is made of rows of the layer for its products.
+-- The conversions of rows of the layer that its products need.
 local function of_layer(made) return tensors.rows(made.name, graph.with(made, { scaled = "rows" })) end
 
 -- The list with a stage in front of each product of the feed-forward, unless what it would make can be stored at once.

@@ -37,10 +37,10 @@ local function of(plan, space)
   local function add(name, first, text) list[#list + 1] = { name = name, first = first, text = text } end
   for _, section in ipairs(memory[space]) do
     if section.name == "projected" then
-      local of_block = plan.head_blocks > 1 and " for each block of heads" or ""
+      local count = plan.head_blocks > 1 and ("%d of "):format(plan.head_blocks) or ""
       for _, inner in ipairs(memory.projected) do
         add(inner.name, section.offset + inner.offset,
-          every(shape(plan, inner) .. of_block, plan.head_blocks, memory.projected.total))
+          every(count .. shape(plan, inner), plan.head_blocks, memory.projected.total))
       end
     elseif memory[section.name] then
       local total = memory[section.name].total

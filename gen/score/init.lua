@@ -13,8 +13,8 @@
 --   change         (t, w, name, at, score): another score. Then sums start at zero, since -m comes after the change.
 --   rises          whether biases mostly rise with the key: m comes from the last tile then, not from the first one
 --   shown          the least value of `scores` that includes this row, if not "masked"
---   extra          (t, w, name, reads): the score of no key. Its weight is added to the sum of a row that sees a key,
---                  and m is not below it.
+--   extra          (t, w, name, reads): an extra score, which belongs to no key. Its weight is added to the sum of a
+--                  row that sees a key, and m is not below it.
 --
 --   reads          name, kind, from = its name in C
 --   kind "int"     one for each batch entry, from `least` to most(cfg); moves: the positions of all queries move with

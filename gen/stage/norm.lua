@@ -31,7 +31,7 @@ function M.fills(pack, stage)
   end
 end
 
--- All groups of queries: also those that a run does not ask for where keys are made of their rows.
+-- All groups of queries. Where keys are made from the same rows, also those that a run does not ask for.
 function M.axes(plan, stage)
   local axis = groups.axis(plan)
   if stage.of_keys then axis.queries = nil end

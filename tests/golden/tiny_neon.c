@@ -579,7 +579,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const wo = (const float *)args->packed + 240; /* [64], Wo */
   const float *const bo = (const float *)args->packed + 304; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] for each group */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12] for each block of heads, stride 64 */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
   float *const task = (float *)args->workspace + 192; /* scratch of each task, stride 176 */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
@@ -602,13 +602,13 @@ static void run_all(const mhagen_args *args) {
 static void task_keys_values(const mhagen_args *args, int index) {
   const float *const head = (const float *)args->packed + 16; /* weights of each block of heads,
       stride 112 */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12] for each block of heads, stride 64 */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
   project_qkv_5(args->q, head + 112 * index, qkv + 64 * index, head + 112 * index + 96);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [8][8] for each group */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12] for each block of heads, stride 64 */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
   float *const task = (float *)args->workspace + 192; /* scratch of each task, stride 176 */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
@@ -630,7 +630,7 @@ static void task_heads(const mhagen_args *args, int index) {
   const float *const head = (const float *)args->packed + 16; /* weights of each block of heads,
       stride 112 */
   float *const context = (float *)args->workspace; /* [8][8] for each group */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12] for each block of heads, stride 64 */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
   float *const task = (float *)args->workspace + 192; /* scratch of each task, stride 176 */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
