@@ -15,7 +15,7 @@ return {
                  { key = "project", lacks = "q", of = "sandwich", why = "where Q is no row of the layer's input" },
                  { key = "project", lacks = "o", of = "post", why = "which does not project Y" },
                  { key = "project", lacks = "o", of = "sandwich", why = "which does not project Y" } },
-    doc = "a norm of whole rows; pre: of the rows of Q, in self-attention also as K and V; post: of those of Y; "
+    doc = "a norm of whole rows; pre: of the input (in cross-attention of Q alone); post: of the rows of Y; "
       .. "sandwich: pre, and a second norm of the outputs of attention and the feed-forward, before they are added",
     draw = { chance = 0.2 } },
   { key = "norm_kind", kind = "choice", choices = { "layer", "rms" }, default = "layer", beside = { "norm" },
