@@ -8,27 +8,14 @@
  */
 #include "model.h"
 
-#include <fcntl.h>
+#include "../mapped.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 static _Alignas(MHAGEN_ALIGN) unsigned char workspace[MODEL_WORKSPACE_BYTES];
-
-/* The file's bytes, or null if it has another size. The system loads pages as they are used, and
- * programs share them. Runs refuse the file of another model; model_check, which reads all of it,
- * would also find a damaged one. */
-static const void *mapped(const char *path) {
-  const int file = open(path, O_RDONLY);
-  if (file < 0) return NULL;
-  const int good = lseek(file, 0, SEEK_END) == MODEL_PACKED_BYTES;
-  void *bytes = good ? mmap(NULL, MODEL_PACKED_BYTES, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
-  close(file);
-  return bytes != MAP_FAILED ? bytes : NULL;
-}
 
 /* The numbers of a line; returns how many, or -1 if it has anything else, or too many. */
 static int read_ids(const char *line, int32_t *ids) {
@@ -53,7 +40,7 @@ int main(int count, char **words) {
   static char line[1 << 16];
   static int32_t ids[MODEL_ROWS];
   static float first[MODEL_WIDTH], mean[MODEL_WIDTH];
-  const void *packed = count == 2 ? mapped(words[1]) : NULL;
+  const void *packed = count == 2 ? mapped(words[1], MODEL_PACKED_BYTES) : NULL;
   if (!packed) return fprintf(stderr, "usage: embed MODEL.packed, a file of this model\n"), 2;
   for (int number = 0; fgets(line, sizeof line, stdin); number++) {
     const model_args args = {.ids = ids, .length = read_ids(line, ids), .packed = packed,

@@ -2,6 +2,7 @@
 --
 --   fill(text, values, where)   the text with its values; `where` names the template in errors
 --   file(name, values)          the same for templates/<name>
+--   some(name, values)          the same with those of the values that it uses
 --   ninja_path(path)            a path for a build line of Ninja
 --
 -- A name without a value is an error, and so is a value without a use.
@@ -31,6 +32,13 @@ end
 function M.file(name, values)
   local text = host.embedded("templates/" .. name) or error("no template " .. name, 2)
   return M.fill(text, values, name)
+end
+
+-- Fills templates/<name> with some of the values, for several templates that share them.
+function M.some(name, values)
+  local text, own = host.embedded("templates/" .. name) or error("no template " .. name, 2), {}
+  for used in text:gmatch "%${([%w_]+)}" do own[used] = values[used] end
+  return M.fill(text, own, name)
 end
 
 -- A path in a build line of a file for Ninja.

@@ -88,7 +88,7 @@ local function layers_of(model, args, given)
   local function reconfigured(layer) return config_of(layer, args.config, given) end
   tables.place(all, given)
   for _, layer in ipairs(all) do layer.cfg = reconfigured(layer) end
-  tables.choose(all, given, reconfigured)
+  tables.choose(all, given, reconfigured, model.whole)
   return args.onnxruntime and onnxruntime.choose(model, all, given) or all
 end
 
@@ -110,7 +110,7 @@ end
 -- which they come, each { cfg, layers }. Nothing is written yet, and no weights are read.
 local function plan(model, args)
   local given = given_keys(args.config)
-  if args.whole then whole.refuse_keys(given) end
+  if args.whole then whole.take_keys(model, given) end
   local kernels, all = {}, layers_of(model, args, given)
   for _, layer in ipairs(all) do
     local cfg = layer.cfg
@@ -128,7 +128,10 @@ local function plan(model, args)
     entry.layers[#entry.layers + 1] = layer
     layer.kernel = entry
   end
-  if args.whole then whole.read_embeddings(model, all, kernels[1].cfg.seq) end
+  if args.whole then
+    whole.read_embeddings(model, all, kernels[1].cfg.seq)
+    whole.add_head(model, kernels, given)
+  end
   unread.refuse(model, all, args.ignore)
   return kernels, all
 end
@@ -162,9 +165,10 @@ local function generate(kernels)
   for _, entry in ipairs(kernels) do
     local made, recorded = kernel.files_of(entry.cfg)
     entry.packers = kernel.packers(entry.cfg, recorded)
-    entry.packers.known, entry.workspace_bytes = { places = 0 }, 0
+    entry.packers.known, entry.workspace_bytes, entry.cache_bytes = { places = 0 }, 0, 0
     for _, one in ipairs(recorded) do
       entry.workspace_bytes = math.max(entry.workspace_bytes, one.plan.workspace_bytes)
+      entry.cache_bytes = math.max(entry.cache_bytes, one.plan.cache_bytes)
     end
     for _, packer in ipairs(entry.packers) do
       packer.name, packer.kind = packer.cfg.name .. ".packed", model_text.PACKED
@@ -367,7 +371,7 @@ local function add_options(cmd)
   cmd:option("--only", "take only layers with this text in their names, such as encoder."):argname("<TEXT>")
   cmd:option("--ignore", "ignore this field or tensor, although it may change attention; repeatable")
     :argname("<NAME>"):count("*")
-  cmd:flag("--whole", "write the whole model, from ids to rows, and one file of weights, NAME.packed")
+  cmd:flag("--whole", "write the whole model, from ids on, and one file of weights, NAME.packed")
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)
   takes.cxx(cmd)

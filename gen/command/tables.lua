@@ -1,8 +1,8 @@
 -- A model's rope tables outside its packed weights: which layers have some, and the files of these.
 --
 --   place(layers, given)           gives the user's rope_tables to layers with rope
---   choose(layers, given, reconfigured)   takes tables out where they are half of what is packed; reconfigured(layer):
---                                         a new config
+--   choose(layers, given, reconfigured, always)   takes tables out where they are half of what is packed, or always;
+--                                                 reconfigured(layer): a new config
 --   of(entry, sets)                the packers of a kernel's tables, or nil; kernels with the same tables have the same
 --   lines(entry)                   what the summary says of them
 --
@@ -51,15 +51,15 @@ local function is_half(cfg)
   return 2 * tables >= all
 end
 
-function M.choose(layers, given, reconfigured)
+function M.choose(layers, given, reconfigured, always)
   local with, known = {}, {}
   for _, layer in ipairs(layers) do
     if has_rope(layer, given) then with[#with + 1] = layer end
   end
-  if given.rope_tables or #with < 2 then return end
+  if given.rope_tables or #with < 2 and not always then return end
   for _, layer in ipairs(with) do
     local command = config.canonical(layer.cfg)
-    if known[command] == nil then known[command] = is_half(layer.cfg) end
+    if known[command] == nil then known[command] = always or is_half(layer.cfg) end
     if known[command] then
       table.insert(layer.keys, "rope_tables=apart")
       layer.cfg = reconfigured(layer)

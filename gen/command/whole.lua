@@ -1,12 +1,15 @@
 -- `model --whole`: a model from ids to rows as C, and all its weights in one file.
 --
 -- The file is laid out as a file of packed weights of one layer (docs/format.md), so that the runtime checks it. After
--- the fingerprint come the packed weights of the layers, kernel by kernel, and the tables of the embeddings.
+-- the fingerprint come the packed weights of the layers, kernel by kernel, then their tables of rope, and the tables of
+-- the embeddings.
 
 local host = require "host"
+local kernel = require "command.kernel"
 local families = require "model.whole_families"
 local family_rows = require "model.family_rows"
 local fingerprint = require "base.fingerprint"
+local gguf_families = require "model.gguf_families"
 local layers = require "model.layers"
 local memory = require "schedule.memory"
 local options = require "options.init"
@@ -26,6 +29,9 @@ local OTHERS = { "only", "onnxruntime", "values" }
 local KEYS = { isa = true, seq = true, dtype = true, attend_dtype = true, sum_dtype = true, weight_dtype = true,
                group = true, value_weight_dtype = true, cpu = true, tuned = true, fold = true, unroll = true }
 
+-- Those of decoders, too.
+local CACHE_KEYS = { seq_kv = true, cache_dtype = true }
+
 -- The tensors, with names of today: files of BERT's time have gamma and beta.
 local function renamed(tensors)
   local all = {}
@@ -41,56 +47,170 @@ function M.begin(model, args)
   for _, name in ipairs(OTHERS) do
     if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
   end
-  if model.path == model.data then error({ message = model.path .. ": --whole reads folders of transformers" }, 0) end
-  local row, known = family_rows.find(families.rows, model.type)
+  if model.graph then error({ message = model.path .. ": --whole reads folders of transformers, and GGUF files" }, 0) end
+  local rows = model.rows == gguf_families and families.gguf or families.rows
+  local row, known = family_rows.find(rows, model.type)
   if not row then
     error({ message = ("%s: --whole does not know type %s; it knows %s"):format(model.path, wording.short(model.type),
       known) }, 0)
   end
-  model.whole, model.tensors = row, renamed(model.tensors)
+  model.whole, model.tensors = setmetatable({}, { __index = row }), renamed(model.tensors)
 end
 
-function M.refuse_keys(given)
-  for key, value in pairs(given) do
-    if not KEYS[key] and not (options.list[key] or {}).schedule then
-      error({ key = key, value = value, rule = "is the model's own with --whole, or is not made with it" }, 0)
-    end
+-- The largest of the lengths that `seq` lists.
+local function longest(seq)
+  local most = 1
+  for number in (seq or ""):gmatch "%d+" do most = math.max(most, tonumber(number)) end
+  return most
+end
+
+-- Gives the layers of a decoder a cache, as long as the user says. A run of few rows may be one of a kernel for more,
+-- and the cache has room for the rows that this one writes beside them.
+local function add_cache(row, given)
+  local places = math.tointeger(tonumber(given.seq_kv))
+  if not given.seq_kv then
+    error({ message = "seq_kv: is missing; it is the most ids of a text with its answer, such as seq_kv=2048" }, 0)
+  end
+  if not places or places < 1 then
+    error({ key = "seq_kv", value = given.seq_kv, rule = "must be the most ids of a text, a number from 1 on" }, 0)
+  end
+  local keys = row.keys
+  row.places, row.own = places, { seq_kv = true }
+  function row.keys(c)
+    local all = keys(c)
+    all.cache, all.q_len, all.seq_kv = "append", true, places + longest(given.seq) - 1
+    return all
   end
 end
 
--- ---- the file of weights ----
+function M.take_keys(model, given)
+  local row = model.whole
+  for key, value in pairs(given) do
+    if not KEYS[key] and not (row.head and CACHE_KEYS[key]) and not (options.list[key] or {}).schedule then
+      error({ key = key, value = value, rule = "is the model's own with --whole, or is not made with it" }, 0)
+    end
+  end
+  if row.head then add_cache(row, given) end
+end
+
+-- ---- the embeddings ----
 
 local UNIT = memory.ALIGN * memory.BYTES
+
+-- The module of a decoder's head: the words where both are one, nil where the file has none.
+local function head_of(model, prefix, words)
+  local row, name = model.whole, nil
+  if not row.head then return nil end
+  for _, before in ipairs { "", prefix } do
+    if model.tensors[before .. row.head .. ".weight"] then name = before .. row.head end
+  end
+  local tied = not name
+  if row.tied ~= nil then tied = model.fields:flag("tie_word_embeddings", row.tied) end
+  return tied and words or name
+end
+
+-- Refuses more rows than the model has places for. key: the one that says how many.
+local function check_places(model, key, rows, most)
+  if rows > most then
+    error({ key = key, value = rows, rule = ("must be at most %d, the places of %s"):format(most, model.path) }, 0)
+  end
+end
 
 -- Finds the tables of the embeddings, and the vectors of their norm or of the last one: model.embeddings.list has
 -- { name, part, at } each, `at` from M.layout, and model.read has their tensors. rows: of the longest run.
 function M.read_embeddings(model, all, rows)
-  local embeddings, width = model.whole.embeddings(all[1].fields), all[1].cfg.y_width
-  local list = {}
+  local row, prefix, cfg = model.whole, all[1].prefix, all[1].cfg
+  local made = row.embeddings(all[1].fields)
+  local list, of_module = {}, {}
   model.read = {}
-  local function add(name, tensor, count, columns)
-    local full = all[1].prefix .. tensor
-    list[#list + 1], model.read[full] = { name = name, part = layers.part(model, full, count, columns,
-                                                                          host.type_size) }, true
+  local function add(name, full, count, columns, change)
+    local tensor = model.tensors[full]
+    if not of_module[full] then
+      local part = layers.part(model, full, count or tensor and tensor.shape[1] or 1, columns, host.type_size)
+      part.change = change
+      of_module[full], model.read[full] = { name = name, part = part }, true
+      list[#list + 1] = of_module[full]
+    end
+    return of_module[full]
   end
   for _, name in ipairs { "words", "types", "places" } do
-    if embeddings[name] then add(name, embeddings[name][1] .. ".weight", embeddings[name][2], width) end
+    if made[name] then made[name].of = add(name, prefix .. made[name][1] .. ".weight", made[name][2], cfg.y_width) end
   end
-  local norm = embeddings.norm or model.whole.last
-  add("gains", norm .. ".weight", width)
-  add("biases", norm .. ".bias", width)
-  local places, first = embeddings.places[2], embeddings.places[3] or 0
-  if rows > places - first then
-    error({ key = "seq", value = rows, rule = ("must be at most %d, the places of %s"):format(places - first,
-      model.path) }, 0)
-  end
+  local norm, count = made.norm or row.last, made.words.of.part.features
+  add("gains", prefix .. norm .. ".weight", cfg.y_width, nil, row.change)
+  if cfg.norm_kind == "layer" then add("biases", prefix .. norm .. ".bias", cfg.y_width) end
+  local head = head_of(model, prefix, prefix .. made.words[1])
+  local first = made.places and made.places[3] or 0
+  if made.places then check_places(model, row.places and "seq_kv" or "seq", row.places or rows, made.places[2] - first) end
   model.embeddings = {
-    list = list, width = width, eps = all[1].cfg.layer_eps, last = not embeddings.norm, first_place = first,
-    vocabulary = embeddings.words[2], types = embeddings.types and embeddings.types[2] or 0 }
+    list = list, width = cfg.y_width, eps = cfg.layer_eps, last = not made.norm, first_place = first,
+    kind = cfg.norm_kind, factor = made.factor, has_places = made.places ~= nil, decodes = row.head ~= nil,
+    places = row.places, head = head and head .. ".weight", vocabulary = count, types = made.types and made.types[2] or 0 }
 end
+
+-- ---- the head ----
+
+-- Keys that say how a product is computed.
+local OF_PRODUCTS = { "isa", "cpu", "dtype", "weight_dtype", "group", "sum_dtype" }
+
+local OF_IDS = 64 -- a part has a multiple of so many ids, so that tiles are full
+
+-- The heads of a kernel whose values are a row of so many numbers, and how many each has.
+local function heads_of(width)
+  for h = 1, options.list.h.max do
+    if width % h == 0 and width // h <= options.list.dv.max then return h, width // h end
+  end
+  error({ message = ("--whole: rows of %d numbers have no kernel for the head"):format(width) }, 0)
+end
+
+-- The kernel that makes scores of all ids, of a row and the head: { cfg, layers, ids = those of a layer, parts }. It has
+-- a single key. So its attention weight is 1, and Wo is multiplied by the row that is given as its value. There is a layer
+-- for some of the ids; the last ones may be in two.
+function M.add_head(model, kernels, given)
+  local embeddings = model.embeddings
+  if not embeddings.head then return end
+  local count, width = embeddings.vocabulary, embeddings.width
+  local parts = -(-count // options.list.y_width.max)
+  local ids = math.min(count, -(-count // parts // OF_IDS) * OF_IDS)
+  local h, dv = heads_of(width)
+  local words = { "attention=cross", "project=o", "dk=1", "seq=1", "seq_kv=1", "attend_dtype=f32", "h=" .. h,
+                  "d_model=" .. h, "dv=" .. dv, "y_width=" .. ids }
+  for _, key in ipairs(OF_PRODUCTS) do words[#words + 1] = given[key] and ("%s=%s"):format(key, given[key]) end
+  local entry = { cfg = kernel.load_config(words), layers = {}, ids = ids, parts = parts, number = #kernels }
+  for i = 1, parts do
+    local first = math.min((i - 1) * ids, count - ids)
+    local part = layers.part(model, embeddings.head, count, width, host.type_size, { first, ids })
+    entry.layers[i] = { name = ("head of ids %d to %d"):format(first, first + ids - 1), keys = {}, kernel = entry,
+                        weights = { wo = part } }
+  end
+  model.read[embeddings.head], embeddings.scores = true, entry
+  kernels[#kernels + 1] = entry
+end
+
+-- ---- the file of weights ----
 
 -- How many numbers a part has; memory.aligned: how many there are in the file.
 local function floats_of(part) return part.features * (part.width or 1) end
+
+-- Calls visit(packer, layer) with all that is packed, in the order of the file: the weights of the layers of all kernels,
+-- for each CPU, and then their tables of rope. Layers with the same numbers have one place, which the first one fills.
+local function each_packed(kernels, visit)
+  local function each(packers, layers_of_them, first)
+    for _, packer in ipairs(packers) do
+      for _, layer in ipairs(layers_of_them) do
+        if layer[first] then visit(packer, layer) end
+      end
+    end
+  end
+  local with, sets = {}, {}
+  for _, entry in ipairs(kernels) do
+    local set = entry.tables
+    each(entry.packers, entry.layers, "first")
+    if set and not with[set] then sets[#sets + 1], with[set] = set, {} end
+    if set then table.move(entry.layers, 1, #entry.layers, #with[set] + 1, with[set]) end
+  end
+  for _, set in ipairs(sets) do each(set, with[set], "first_tables") end
+end
 
 -- Gives each packer and each table of the embeddings its place behind the head of the file. Returns { fingerprint =,
 -- bytes = those behind the head, file_bytes = all }.
@@ -100,13 +220,14 @@ function M.layout(kernels, all, embeddings)
     of.at, at = at, at + memory.BYTES * memory.aligned(floats)
     words[#words + 1] = ("%d %s"):format(memory.BYTES * floats, of.name)
   end
-  for _, entry in ipairs(kernels) do
-    for _, packer in ipairs(entry.packers) do
-      place(packer.packing.bytes * packer.layers // memory.BYTES, packer)
-      words[#words + 1] = packer.packing.fingerprint
-    end
+  each_packed(kernels, function(packer)
+    if packer.at then return end
+    place(packer.packing.bytes * packer.layers // memory.BYTES, packer)
+    words[#words + 1] = packer.packing.fingerprint
+  end)
+  for _, layer in ipairs(all) do
+    words[#words + 1] = ("%s %d %d"):format(layer.kernel.cfg.name, layer.index, layer.tables or 0)
   end
-  for _, layer in ipairs(all) do words[#words + 1] = ("%s %d"):format(layer.kernel.cfg.name, layer.index) end
   for _, of in ipairs(embeddings.list) do place(floats_of(of.part), of) end
   return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at, file_bytes = packed_file.bytes(at, 1) }
 end
@@ -122,16 +243,12 @@ function M.pack(args, kernels, embeddings, layout, tell)
     made:free()
   end
   add(host.pack({ bytes = UNIT, fingerprint = layout.fingerprint, lists = NO_FILLS, matrices = {} }, {}))
-  for _, entry in ipairs(kernels) do all = all + #entry.packers * #entry.layers end
-  for _, entry in ipairs(kernels) do
-    for _, packer in ipairs(entry.packers) do
-      for _, layer in ipairs(entry.layers) do
-        weights.pack(layer.first and { packer } or {}, layer, function(_, packed) file:add(packed, true) end)
-        done = done + 1
-        tell(done, all)
-      end
-    end
-  end
+  each_packed(kernels, function() all = all + 1 end)
+  each_packed(kernels, function(packer, layer)
+    weights.pack({ packer }, layer, function(_, packed) file:add(packed, true) end)
+    done = done + 1
+    tell(done, all)
+  end)
   for _, of in ipairs(embeddings.list) do
     local count = floats_of(of.part)
     local rest = memory.aligned(count) - count

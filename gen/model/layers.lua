@@ -113,28 +113,39 @@ local function features(name, all, width, part)
            count = part and part.count or all, first = part and part.first or 0, step = part and part.step or all }
 end
 
--- Whether the map of a letter has a bias. Where it has none, the layer gets the reason by the name of its tensor: the
--- model leaves that out, if it is there.
-local function has_bias(layer, letter, name)
-  local biases, c = layer.stack.biases, layer.fields
-  local of = not biases or biases[letter]
-  if of == true or of and c:flag(of[1], of[2]) then return true end
+-- Whether a map has a bias. of: true, false, or the flag that says so and its default; nil is true. Where it has none,
+-- the layer gets the reason by the name of its tensor: the model leaves that out, if it is there.
+local function has_bias(layer, of, name)
+  local c = layer.fields
+  if of == nil or of == true or of and c:flag(of[1], of[2]) then return true end
   layer.without[name] = of and ("%s = false leaves it out"):format(c:full(of[1])) or "models of this type have none"
   return false
 end
 
+-- The part of a linear map with `count` features that { its name, number, of } says: the one of that number, from 0 on,
+-- of so many that are one map in the file. A name alone is a whole map.
+local function part_of(map, count)
+  if type(map) == "string" then return map, count end
+  local name, number, of = table.unpack(map)
+  return name, of * count, { blocks = 1, count = count, first = number * count, step = of * count }
+end
+
 -- Adds those of what is around attention, as a row of gen/model/whole_families.lua has it.
 local function add_around(layer, whole, sizes, all)
-  local module = layer.at:sub(1, -#whole.module - 2)
-  for number, name in pairs(whole.maps) do
+  for number, map in pairs(whole.maps) do
     local size = sizes["w" .. number]
-    all["w" .. number] = features(module .. name .. ".weight", size[2], size[1])
-    all["b" .. number] = features(module .. name .. ".bias", size[2])
+    local name, count, part = part_of(map, size[2])
+    local bias = layer.around .. name .. ".bias"
+    local weight = features(layer.around .. name .. ".weight", count, size[1], part)
+    weight.in_out = layer.in_out
+    all["w" .. number] = weight
+    all["b" .. number] = has_bias(layer, whole.biases, bias) and features(bias, count, nil, part) or nil
   end
-  for number, name in ipairs(whole.norms) do
-    local columns = sizes["norm" .. number][2]
-    all["norm" .. number] = features(module .. name .. ".weight", columns)
-    all["norm" .. number .. "_bias"] = features(module .. name .. ".bias", columns)
+  for number, name in pairs(whole.norms) do
+    local gains, biases = "norm" .. number, ("norm%s_bias"):format(number)
+    all[gains] = features(layer.around .. name .. ".weight", sizes[gains][2])
+    all[gains].change = whole.change
+    all[biases] = sizes[biases] and features(layer.around .. name .. ".bias", sizes[biases][2])
   end
 end
 
@@ -146,7 +157,8 @@ local function weights_of(layer, cfg)
     local weight, bias = features(layer.at .. map .. ".weight", count, width, part),
       features(layer.at .. map .. ".bias", count, nil, part)
     weight.in_out, bias.optional = stack.in_out, true
-    all["w" .. letter], all["b" .. letter] = weight, has_bias(layer, letter, bias.name) and bias or nil
+    local of = stack.biases and stack.biases[letter]
+    all["w" .. letter], all["b" .. letter] = weight, has_bias(layer, of, bias.name) and bias or nil
   end
   if #stack.maps == 2 then
     local blocks, first = stack.heads and cfg.h_kv or 1, 0
@@ -242,9 +254,10 @@ function M.weights(model, layer, cfg, type_size)
   return all
 end
 
--- A tensor of the model as a part: a table of so many rows, or with one number a vector.
-function M.part(model, name, rows, width, type_size)
-  local part = features(name, rows, width)
+-- A tensor of the model as a part: a table of so many rows, or without a width a vector. slice: { first, count } of
+-- the rows, or nil for all.
+function M.part(model, name, rows, width, type_size, slice)
+  local part = features(name, rows, width, slice and { blocks = 1, first = slice[1], count = slice[2], step = rows })
   part.tensor = model.tensors[name] or fail_missing(model, name)
   check_shape(model, part, type_size)
   return part
@@ -331,7 +344,7 @@ end
 local function tensor_of(stack, at, i) return ("%s.%s.weight"):format((at:gsub("%%d", tostring(i))), stack.maps[1]) end
 
 local function add_stack(model, stack, prefixes, all)
-  local c, at, prefix = stack.fields or model.fields, nil, nil
+  local c, whole, at, prefix = stack.fields or model.fields, model.whole, nil, nil
   for _, name in ipairs(names_of(stack)) do
     if not prefix then at, prefix = name, prefixes[tensor_of(stack, name, first_of(c, stack))] end
   end
@@ -339,11 +352,12 @@ local function add_stack(model, stack, prefixes, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   local function add(i)
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide, factor, limit = keys_of(c, stack, i, model.whole and model.whole.keys(c) or {})
-    local told = model.whole and name:sub(1, -#model.whole.module - 2) or name
-    all[#all + 1] = { name = told, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
+    local keys, divide, factor, limit = keys_of(c, stack, i, whole and whole.keys(c) or {})
+    local around = whole and name:gsub("%." .. whole.module:gsub("%.", "%%.") .. "$", "")
+    all[#all + 1] = { name = around or name, at = prefix .. name .. ".", around = around and prefix .. around .. ".",
+                      stack = stack, in_out = stack.in_out, keys = keys, own = whole and whole.own,
                       divide = divide, rope_factor = factor, frequencies = frequencies, features = weights_of,
-                      fields = c, without = {}, whole = model.whole, prefix = prefix,
+                      fields = c, without = {}, whole = whole, prefix = prefix,
                       check = function(places) check_limit(c, limit, places) end }
   end
   for i = 0, count_of(c, stack) - 1 do

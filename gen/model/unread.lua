@@ -150,7 +150,8 @@ local MOST = 6 -- names in a message
 
 function M.refuse(model, all, ignored)
   local left, names, row = {}, {}, model.row or {}
-  local known = known_of(HARMLESS_VALUES .. " " .. (row.harmless or ""))
+  local known = known_of(("%s %s %s"):format(HARMLESS_VALUES, row.harmless or "",
+    model.whole and model.whole.harmless or ""))
   for _, name in ipairs(ignored) do left[name] = true end
   local function add(name, full, text)
     if left[name] ~= nil or left[full] ~= nil then

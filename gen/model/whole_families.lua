@@ -3,32 +3,27 @@
 --   types       as gen/model/families.lua has them.
 --   module      The module of attention in a layer, as the name of the layer's stack ends.
 --   keys        A function of the fields: keys of a layer besides those of its attention.
---   maps        The linear maps of the feed-forward by the numbers of their matrices, as modules of a layer.
---   norms       The norms of a layer, in the order of their numbers.
+--   maps        The linear maps of the feed-forward by the numbers of their matrices, as modules of a layer:
+--               a name, or { name, number, count } for one of several that are one map in the file.
+--   biases      Whether these have biases: true (the default), false, or the flag that says so and its default.
+--   norms       The norms of a layer by their numbers.
+--   change      What a list of gains becomes, if the file has others.
 --   embeddings  A function of the fields: what turns ids into rows. `words`, `types` and `places` (positions) are
 --               tables, { module, rows, the row of the first position or nil }; `types` may be missing. `norm` is of
---               their sum, or nil.
---   last        The norm behind the last layer, where the embeddings have none. Its epsilon is that of the layers.
+--               their sum, or nil, and rows of words are multiplied by `factor`.
+--   last        The norm after the last layer, where the embeddings have none. Its epsilon is that of the layers.
+--   head        Of decoders, which read their own output: the module whose rows are multiplied by the last row.
+--   tied        The default of the flag by which the embeddings of words are also the head.
 --   left_out    Patterns of tensors that come after the last layer, or belong to none. The summary names them.
+--   harmless    Fields that are not read and change nothing, as gen/model/families.lua has them.
 --
+-- More rows are in gen/model/whole_decoders.lua.
 -- tests/models/test_whole.py compares each type with transformers.
 
-local options = require "options.init"
+local activation = require "model.activation"
+local decoders = require "model.whole_decoders"
 
 local M = {}
-
--- The name of an activation function, as our key has it.
-local function activation(c, name, default)
-  local value = c:word(name, default)
-  local row = options.list.ffn_act
-  for _, choice in ipairs(row.choices) do
-    if choice == value then return choice end
-    for _, other in ipairs(row.called[choice] or {}) do
-      if other == value then return choice end
-    end
-  end
-  c:fail(name, "%s is no activation function of a kernel: %s are", value, table.concat(row.choices, ", "))
-end
 
 local HEADS = { "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.", "^lm_head%.", "^pre_classifier%.", "^vocab_" }
 
@@ -105,5 +100,9 @@ M.rows = {
   text_tower({ "clip_text_model" }, 1e-5, "quick_gelu", 2048),
   text_tower({ "siglip_text_model" }, 1e-6, "gelu_pytorch_tanh", 3072),
 }
+table.move(decoders.rows, 1, #decoders.rows, #M.rows + 1, M.rows)
+
+-- The same of GGUF files.
+M.gguf = decoders.gguf
 
 return M

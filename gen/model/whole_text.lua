@@ -1,38 +1,46 @@
--- The C of a model from ids to rows, besides its kernels.
+-- The C of a model from ids to rows, or to the scores of the next id, besides its kernels.
 
+local cprint = require "tape.cprint"
+local memory = require "schedule.memory"
 local model_text = require "model.text"
 local template = require "base.template"
 local version = require "base.version"
 
-local UNIT = 16 -- floats to which rows in the workspace are aligned
+local ALIGN = memory.ALIGN * memory.BYTES -- of rows in the workspace, and of caches
 
--- The initializers of kernels, { { kernel, where its packed weights are }, one for each member }, and their headers.
-local function kernel_rows(kernels)
+local function aligned(bytes) return (bytes + ALIGN - 1) // ALIGN * ALIGN end
+
+-- The initializers of kernels, { { kernel, where its packed weights are, where its tables are }, one for each member },
+-- and their headers. tables: whether layers have some.
+local function kernel_rows(kernels, tables)
   local rows, includes = {}, {}
   for i, entry in ipairs(kernels) do
     local members = {}
     for k, packer in ipairs(entry.packers) do
       includes[#includes + 1] = template.file("include.h.in", { name = packer.cfg.name })
-      members[k] = ("{ &%s_kernel, %d }"):format(packer.cfg.name, packer.at)
+      members[k] = ("{ &%s_kernel, %d%s }"):format(packer.cfg.name, packer.at,
+        tables and (", %d"):format(entry.tables and entry.tables[k].at or 0) or "")
     end
     rows[i] = "  { " .. table.concat(members, ",\n    ") .. " },"
   end
   return table.concat(rows, "\n"), table.concat(includes)
 end
 
--- Those of layers: { kernel, number of the packed weights }.
+-- Those of layers: { kernel, number of the packed weights, number of the tables of rope }.
 local function layer_rows(kernels, layers)
   local number, rows = {}, {}
   for i, entry in ipairs(kernels) do number[entry] = i - 1 end
-  for i, layer in ipairs(layers) do rows[i] = ("  { %d, %d },"):format(number[layer.kernel], layer.index) end
+  for i, layer in ipairs(layers) do
+    rows[i] = ("  { %d, %d%s },"):format(number[layer.kernel], layer.index,
+      layer.tables and (", %d"):format(layer.tables) or "")
+  end
   return table.concat(rows, "\n")
 end
 
--- What a sum of embeddings has, with those of the types of ids if there are any.
+-- A row of the embeddings.
 local function sum_of(embeddings)
-  if embeddings.types == 0 then return { types_at = "", type_of = "", sum = "word[i] + place[i]" } end
-  return { types_at = template.file("whole_types.c.in", {}), type_of = template.file("whole_type.c.in", {}),
-           sum = "word[i] + type[i] + place[i]" }
+  local words = embeddings.factor and "word[i] * " .. cprint.float(embeddings.factor) or "word[i]"
+  return words .. (embeddings.types > 0 and " + type[i]" or "") .. (embeddings.has_places and " + place[i]" or "")
 end
 
 -- Places of the tables in the file.
@@ -42,35 +50,66 @@ local function places(embeddings)
   return table.concat(list, ", ")
 end
 
--- name: prefix of all names; from: { path, type }; kernels, layers: as gen/model/text.lua has them, with the places
--- `at` of packers in the file; embeddings, layout: of gen/command/whole.lua.
-return function(name, from, kernels, layers, embeddings, layout)
-  local rows, workspace = 0, 0
+-- The text of a template with the values of the model, where `with` is true; else nothing.
+local function part(values, with, name) return with and template.some(name, values) or "" end
+
+-- What only decoders have, or only encoders.
+local function add_parts(values, embeddings, tables)
+  local decodes, layer_norm = embeddings.decodes, embeddings.kind == "layer"
+  values.norm_row = template.some(layer_norm and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
+  values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
+  values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
+  values.norm = part(values, not embeddings.last, "whole_norm.c.in")
+  values.last_norm = part(values, embeddings.last, "whole_last_norm.c.in")
+  values.tables_field, values.tables_doc = tables and ", tables" or "", tables and " and tables of rope" or ""
+  values.tables_args = part(values, tables, "whole_tables.c.in")
+  values.places_at = part(values, embeddings.has_places, "whole_places.c.in")
+  values.place_of = part(values, embeddings.has_places, "whole_place.c.in")
+  local scores = embeddings.scores
+  if scores then
+    values.head_kernel, values.head_ids, values.head_parts = tostring(scores.number), tostring(scores.ids),
+      tostring(scores.parts)
+    values.heads = tostring(scores.cfg.h)
+  end
+  values.logits = part(values, scores, "whole_logits.c.in")
+  values.logits_call = part(values, scores, "whole_logits_call.c.in")
+  values.logits_doc = part(values, scores, "whole_logits.h.in")
+  values.arguments = template.some(decodes and "whole_decode_args.h.in" or "whole_args.h.in", values)
+  values.run = template.some(decodes and "whole_decode.c.in" or "whole_encode.c.in", values)
+end
+
+-- The bytes of what kernels share, and of the caches of all layers.
+local function sizes_of(kernels, layers)
+  local rows, workspace, cache = 0, 0, 0
   for _, entry in ipairs(kernels) do
     rows, workspace = math.max(rows, entry.cfg.seq), math.max(workspace, entry.workspace_bytes)
   end
-  local row_floats = (rows * embeddings.width + UNIT - 1) // UNIT * UNIT
-  local function file(template_name, more)
-    more.name, more.NAME, more.version, more.what = name, name:upper(), version, model_text.WHOLE
-    more.from = model_text.plain(("%s (%s)"):format(from.path, from.type))
-    return template.file(template_name, more)
-  end
-  local initializers, includes = kernel_rows(kernels)
-  local source = {
+  for _, layer in ipairs(layers) do cache = cache + aligned(layer.kernel.cache_bytes) end
+  return rows, workspace, cache
+end
+
+-- name: prefix of all names; from: { path, type }; kernels, layers: as gen/model/text.lua has them, with the places
+-- `at` of packers in the file; embeddings, layout: of gen/command/whole.lua.
+return function(name, from, kernels, layers, embeddings, layout)
+  local rows, workspace, cache = sizes_of(kernels, layers)
+  local row_bytes = aligned(memory.BYTES * rows * embeddings.width)
+  local initializers, includes = kernel_rows(kernels, kernels[1].tables)
+  local values = {
+    name = name, NAME = name:upper(), version = version, what = model_text.WHOLE,
+    from = model_text.plain(("%s (%s)"):format(from.path, from.type)),
     includes = includes, members = tostring(#kernels[1].packers), kernels = tostring(#kernels),
     kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), tables = places(embeddings),
     fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes), eps = ("%.17g"):format(embeddings.eps),
-    first_place = tostring(embeddings.first_place), row_floats = tostring(row_floats) }
-  for key, text in pairs(sum_of(embeddings)) do source[key] = text end
-  local normed = template.file(embeddings.last and "whole_last_norm.c.in" or "whole_norm.c.in", {})
-  source.norm, source.last_norm = embeddings.last and "" or normed, embeddings.last and normed or ""
+    first_place = tostring(embeddings.first_place), row_floats = tostring(row_bytes // memory.BYTES),
+    sum = sum_of(embeddings), rows = tostring(rows),
+    width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary),
+    types = tostring(embeddings.types), layers = tostring(#layers), padding = tostring(embeddings.first_place - 1),
+    places = tostring(embeddings.places), packed_bytes = ("%d"):format(layout.file_bytes),
+    workspace_bytes = ("%d"):format(2 * row_bytes + workspace), cache_bytes = ("%d"):format(cache) }
+  add_parts(values, embeddings, kernels[1].tables)
   local also = model_text.mark(name, model_text.LAYERS)
   return {
-    { name = name .. ".h", also = also, text = file("whole.h.in", {
-      rows = tostring(rows), width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary),
-      types = tostring(embeddings.types), layers = tostring(#layers), padding = tostring(embeddings.first_place - 1),
-      packed_bytes = ("%d"):format(layout.file_bytes),
-      workspace_bytes = ("%d"):format(2 * 4 * row_floats + workspace) }) },
-    { name = name .. ".c", also = also, text = file("whole.c.in", source) },
+    { name = name .. ".h", also = also, text = template.some("whole.h.in", values) },
+    { name = name .. ".c", also = also, text = template.some("whole.c.in", values) },
   }
 end

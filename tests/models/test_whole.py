@@ -1,23 +1,14 @@
 """`mhagen model --whole`: encoders from ids to rows, against the models of transformers that wrote their folders."""
 import ctypes
-import json
 import random
-import re
-import shutil
 import subprocess
 
+import numpy
 import pytest
 
-from reference_lib import aligned, drawn_isa, runtime
-from tools import MHAGEN, ROOT, in_turn, installed, run, seed_of
-
-if not installed("numpy", "torch", "safetensors", "transformers"):
-    pytest.skip("NumPy, PyTorch or transformers is not installed", allow_module_level=True)
-
-import numpy
-import torch
-import transformers
-from safetensors.torch import load_file, save_file
+from reference_lib import drawn_isa
+from tools import MHAGEN, ROOT, in_turn, run, seed_of
+from whole_lib import Whole, edited, torch, written
 
 ROWS, SIZES = 24, {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80,
                    "vocab_size": 50, "max_position_embeddings": 40}
@@ -52,39 +43,15 @@ def drawn(name):
             "num_hidden_layers": draw.randint(1, 4), "intermediate_size": draw.randint(1, 100)}
 
 
-def written(name, folder, **changed):
+def model_of(name, folder, **changed):
     """A model with drawn weights, and its folder."""
     kind = name.split(",")[0]
     (more, cls), sizes = MODELS[name], {**SIZES, **changed}
     sizes = {NAMES.get(key, key): value for key, value in sizes.items()} if kind == "distilbert" else sizes
-    torch.manual_seed(6)
-    model = getattr(transformers, cls)(transformers.AutoConfig.for_model(kind, **sizes, **more)).eval()
-    for parameter in model.parameters():
-        size = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.2
-        parameter.data = size * torch.randn_like(parameter) + (parameter.data == 1).float()
-    model.save_pretrained(folder)
-    return model.base_model
+    return written(kind, cls, folder, **sizes, **more).base_model
 
 
-class Whole:
-    """A folder's model as C, compiled fast."""
-
-    def __init__(self, folder, out, *keys):
-        self.text = run(MHAGEN, "model", folder, "--whole", "-o", out, *keys)
-        run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
-            *[path for path in out.glob("*.c") if path.name != "mhagen.c"], runtime()[0], "-o", out / "model.so")
-        self.library = ctypes.CDLL(out / "model.so")
-        self.sizes = {key: int(value) for key, value in re.findall(r"#define MODEL_(\w+) (\d+)",
-                                                                  (out / "model.h").read_text())}
-        data = (out / "model.packed").read_bytes()
-        assert len(data) == self.sizes["PACKED_BYTES"] and len(data) % 64 == 0
-        self.packed, self.packed_at = aligned(len(data))
-        ctypes.memmove(self.packed_at, data, len(data))
-        self.workspace, self.workspace_at = aligned(self.sizes["WORKSPACE_BYTES"])
-
-    def check(self, size):
-        return self.library.model_check(ctypes.c_void_p(self.packed_at), ctypes.c_size_t(size))
-
+class Encoder(Whole):
     def run(self, ids, types=None, /, **changes):
         """The status, rows and their mean."""
         ids = numpy.asarray(ids, "i4")
@@ -101,15 +68,15 @@ class Whole:
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
-    written("bert", folder / "model")
+    model_of("bert", folder / "model")
     return folder / "model"
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", in_turn(list(MODELS), "whole models", count=4))
 def test_models(name, tmp_path):
-    model = written(name, tmp_path / "model", **drawn(name))
-    whole = Whole(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", f"seq={ROWS}")
+    model = model_of(name, tmp_path / "model", **drawn(name))
+    whole = Encoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", f"seq={ROWS}")
     for length in 1, 7, ROWS:
         ids = torch.randint(5, 50, (1, length))
         types = torch.randint(0, 2, (1, length)) if whole.sizes["TYPES"] > 1 else None
@@ -122,19 +89,19 @@ def test_models(name, tmp_path):
 @torch.no_grad()
 def test_number_types_and_lengths(tmp_path):
     """Length buckets have one set of weights; bf16 is as near as its kernels are."""
-    model = written("bert", tmp_path / "model")
+    model = model_of("bert", tmp_path / "model")
     ids = torch.randint(5, 50, (1, 13))
     right = model(ids).last_hidden_state[0]
     for number, (keys, near) in enumerate({("seq=8,16,24",): 1e-4, (f"seq={ROWS}", "dtype=bf16"): 5e-2,
                                            ("seq=16,24", "weight_dtype=int8"): 5e-2}.items()):
-        whole = Whole(tmp_path / "model", tmp_path / f"out{number}", "isa=scalar", *keys)
+        whole = Encoder(tmp_path / "model", tmp_path / f"out{number}", "isa=scalar", *keys)
         status, rows, _ = whole.run(ids[0])
         assert status == 0 and (rows - right).abs().max() <= near * right.abs().max()
 
 
 def test_bundle(bert, tmp_path):
     """Each CPU takes the weights of its member."""
-    whole, alone = (Whole(bert, tmp_path / name, f"isa={isa}", "seq=8") for name, isa in (
+    whole, alone = (Encoder(bert, tmp_path / name, f"isa={isa}", "seq=8") for name, isa in (
         ("bundle", "scalar+avx2"), ("scalar", "scalar")))
     ids = [4, 9, 8]
     (status, rows, _), (_, others, _) = whole.run(ids), alone.run(ids)
@@ -143,7 +110,7 @@ def test_bundle(bert, tmp_path):
 
 
 def test_what_is_wrong(bert, tmp_path):
-    whole = Whole(bert, tmp_path / "out", "isa=scalar", "seq=8")
+    whole = Encoder(bert, tmp_path / "out", "isa=scalar", "seq=8")
     null, align, length, packed = 1, 2, 3, 8
     size = whole.sizes["PACKED_BYTES"]
     assert whole.check(size) == 0 and whole.check(size - 64) == packed
@@ -157,7 +124,7 @@ def test_what_is_wrong(bert, tmp_path):
         assert found == status and rows.isnan().all() and mean.isnan().all()
     ctypes.memset(whole.packed_at + size - 4, 0x55, 1)
     assert whole.check(size) == packed
-    other = Whole(bert, tmp_path / "other", "isa=scalar", "seq=9")
+    other = Encoder(bert, tmp_path / "other", "isa=scalar", "seq=9")
     status, rows, _ = whole.run([1], packed=other.packed_at)
     assert status == packed and rows.isnan().all()
 
@@ -174,7 +141,7 @@ def test_linked_weights(bert, tmp_path):
 
 def test_rows_alone(bert, tmp_path):
     """Rows that are not asked for are not written; nothing of a run is left for the next one."""
-    whole = Whole(bert, tmp_path / "out", "isa=scalar", "seq=8")
+    whole = Encoder(bert, tmp_path / "out", "isa=scalar", "seq=8")
     first = whole.run([3, 4, 5])
     whole.run([9] * 8)
     again = whole.run([3, 4, 5], mean=None)
@@ -185,7 +152,7 @@ def test_rows_alone(bert, tmp_path):
 @torch.no_grad()
 def test_example(tmp_path):
     """examples/embed compiles as its head says, and ranks as the model does."""
-    model = written("bert", tmp_path / "model")
+    model = model_of("bert", tmp_path / "model")
     run(MHAGEN, "model", tmp_path / "model", "--whole", "isa=scalar", f"seq={ROWS}", "-o", tmp_path / "out")
     run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-I", tmp_path / "out", ROOT / "examples/embed/embed.c",
         *tmp_path.glob("out/*.c"), "-lm", "-lpthread", "-o", tmp_path / "embed")
@@ -205,8 +172,8 @@ def test_example(tmp_path):
 
 def test_padding_in_a_text(tmp_path):
     """RoBERTa counts places without padding, so a run refuses its id."""
-    written("roberta", tmp_path / "model")
-    whole = Whole(tmp_path / "model", tmp_path / "out", "isa=scalar", "seq=8")
+    model_of("roberta", tmp_path / "model")
+    whole = Encoder(tmp_path / "model", tmp_path / "out", "isa=scalar", "seq=8")
     assert whole.sizes["PADDING"] == 1 and whole.run([5, 0, 2])[0] == 0 and whole.run([5, 1, 2])[0] == 3
 
 
@@ -217,7 +184,7 @@ def test_files_of_old(bert, tmp_path):
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
     older = edited(bert, tmp_path / "model", lambda all: {renamed(name): x for name, x in all.items()},
                    pooler_fc_size=768, pooler_type="first_token_transform", language="zh", name="BERT")
-    (first, rows, _), (second, others, _) = (Whole(folder, tmp_path / name, "isa=scalar", "seq=8").run([3, 4]) for
+    (first, rows, _), (second, others, _) = (Encoder(folder, tmp_path / name, "isa=scalar", "seq=8").run([3, 4]) for
                                              name, folder in (("new", bert), ("old", older)))
     assert first == second == 0 and torch.equal(rows, others)
 
@@ -229,14 +196,6 @@ def test_names(bert, tmp_path):
         run(*words, *whole)
     result = subprocess.run([*words, "--whole", "--name", "mhagen"], capture_output=True, text=True)
     assert result.returncode == 2 and "mhagen.h: two files would have this name; --name takes" in result.stderr
-
-
-def edited(folder, to, tensors=lambda all: all, **fields):
-    shutil.copytree(folder, to)
-    config = json.loads((to / "config.json").read_text())
-    (to / "config.json").write_text(json.dumps({**config, **fields}))
-    save_file(tensors(load_file(to / "model.safetensors")), to / "model.safetensors")
-    return to
 
 
 @pytest.mark.parametrize("fields, keys, said", [

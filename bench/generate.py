@@ -1,0 +1,122 @@
+"""SmolLM2-135M as one C program (`mhagen model --whole`), beside llama.cpp: milliseconds of a prompt and of a token,
+on one thread, all in turn in one process.
+
+    build/venv/bin/python bench/generate.py [--prompt 128] [--pasts 64,2000] [--rounds N] [KEYS...]
+
+KEYS is a program each: keys of mhagen, joined by commas, such as isa=avx512,weight_dtype=int8. The model is that of
+examples/smollm2, a GGUF file of Q4_1. llama.cpp runs it where llama_cpp is installed; --gguf FILE adds a file of other
+types. Errors are of the logits behind the prompt, as a part of their deviation, against the formulas in float64.
+"""
+import argparse
+import ctypes
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+
+from suite import MHAGEN, ROOT
+from whole import memory
+
+sys.path[:0] = [str(ROOT / "examples/smollm2"), str(ROOT / "examples")]
+ROOM = 2176
+IN_A_ROW = 4
+
+
+class Args(ctypes.Structure):
+    _fields_ = [("ids", ctypes.c_void_p), ("length", ctypes.c_int), ("past", ctypes.c_int),
+                ("packed", ctypes.c_void_p), ("cache", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
+                ("pool", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("logits", ctypes.c_void_p)]
+
+
+class Ours:
+    """The model as C: a library with a cache."""
+
+    def __init__(self, model, out, keys):
+        subprocess.run([MHAGEN, "model", model, "--whole", "seq=1,64", f"seq_kv={ROOM}", "-o", out, "--quiet",
+                        *keys.split(",")], check=True)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", *out.glob("*.c"), "-lpthread", "-o", out / "model.so"],
+                       check=True)
+        self.library = ctypes.CDLL(out / "model.so")
+        sizes = {key: int(value) for key, value in re.findall(r"#define MODEL_(\w+) (\d+)",
+                                                             (out / "model.h").read_text())}
+        data = (out / "model.packed").read_bytes()
+        self.bytes, self.logits = len(data), numpy.zeros(sizes["VOCABULARY"], "f4")
+        self.packed, self.cache, self.workspace = (memory(size) for size in (
+            len(data), sizes["CACHE_BYTES"], sizes["WORKSPACE_BYTES"]))
+        ctypes.memmove(self.packed[1], data, len(data))
+
+    def __call__(self, ids, past):
+        args = Args(ids=ids.ctypes.data, length=len(ids), past=past, packed=self.packed[1], cache=self.cache[1],
+                    workspace=self.workspace[1], logits=self.logits.ctypes.data)
+        status = self.library.model_run(ctypes.byref(args))
+        assert status == 0, f"status {status}"
+        return self.logits
+
+
+class LlamaCpp:
+    """llama.cpp by its own C functions, so that Python costs nothing."""
+
+    def __init__(self, path):
+        import llama_cpp
+        self.c = llama_cpp
+        self.llama = llama_cpp.Llama(str(path), n_ctx=ROOM, n_batch=512, n_threads=1, n_threads_batch=1, verbose=False)
+        self.bytes = pathlib.Path(path).stat().st_size
+
+    def __call__(self, ids, past):
+        context, words = self.llama.ctx, (self.c.llama_token * len(ids))(*map(int, ids))
+        self.c.llama_memory_seq_rm(self.c.llama_get_memory(context), 0, past, -1)
+        assert self.c.llama_decode(context, self.c.llama_batch_get_one(words, len(ids))) == 0
+        return numpy.ctypeslib.as_array(self.c.llama_get_logits_ith(context, -1), (self.llama.n_vocab(),))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--pasts", default="64,2000")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--gguf", action="append", default=[], metavar="FILE")
+    parser.add_argument("keys", nargs="*", metavar="KEYS", default=["isa=native"])
+    options = parser.parse_args()
+    from model import Gguf
+    from reference import NumpyReference
+    gguf = Gguf()
+    draw = numpy.random.default_rng(1)
+    prompt, step = draw.integers(100, 40000, options.prompt).astype("i4"), numpy.array([500], "i4")
+    right = NumpyReference(gguf)(list(prompt), [0])[0][0]
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = {f"mhagen {keys}": Ours(gguf.path, pathlib.Path(temporary, str(i)), keys)
+                for i, keys in enumerate(options.keys)}
+        try:
+            import llama_cpp
+            runs |= {f"llama.cpp ({llama_cpp.__version__}) {pathlib.Path(path).stem}": LlamaCpp(path)
+                     for path in [gguf.path, *options.gguf]}
+        except ImportError:
+            print("llama.cpp: skipped, llama_cpp is not installed")
+        for name, run in runs.items():
+            off = run(prompt, 0) - right
+            print(f"{name:44} {run.bytes:13,} bytes  error {off.std() / right.std():.1e}", flush=True)
+        longest = max(map(int, options.pasts.split(",")))
+        filling = draw.integers(100, 40000, longest).astype("i4")
+        for run in runs.values():
+            for past in range(0, longest, 500):
+                run(filling[past:past + 500], past)
+        tasks = {f"a prompt of {options.prompt}": (prompt, 0)}  # what it overwrites does not change the time of steps
+        tasks |= {f"a token behind {past}": (step, int(past)) for past in reversed(options.pasts.split(","))}
+        for task, (ids, past) in reversed(tasks.items()):
+            best = dict.fromkeys(runs, 1e9)
+            for _ in range(options.rounds):
+                for name, run in runs.items():
+                    for _ in range(IN_A_ROW):
+                        start = time.perf_counter()
+                        run(ids, past)
+                        best[name] = min(best[name], time.perf_counter() - start)
+            for name in runs:
+                print(f"{task:22} {name:44} {1e3 * best[name]:8.2f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()
