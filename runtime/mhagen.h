@@ -4,11 +4,10 @@
  * (SPDX-License-Identifier: 0BSD).
  *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
- * Neither keeps global state, except for cached answers of CPUID and of Linux on AMX; see
- * mhagen_cpu_has.
- * Define MHAGEN_NO_POOL to leave out the pool, and with it the dependency on threads. Then
- * mhagen_run_parallel runs everything on the caller. Without POSIX threads, as on a bare Cortex-M,
- * it is left out anyway.
+ * Neither keeps global state, except that mhagen_cpu_has caches the answers of CPUID, and of Linux
+ * about AMX. Define MHAGEN_NO_POOL to leave out the pool, and with it the dependency on threads.
+ * Then mhagen_run_parallel runs everything on the caller. Without POSIX threads, as on a bare
+ * Cortex-M, it is left out anyway.
  *
  * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
  *
@@ -16,23 +15,24 @@
  *   head_i = softmax(scale Q_i K_g^T) V_g
  *   Y = concat(head_1 .. head_h) Wo + bo
  *
- * where scale is 1/sqrt(dk) unless the config says another; g is i, or with h_kv < h the head
- * of keys and values that h / h_kv heads share, counted from 0: g = floor(i / (h / h_kv)). With
- * alibi, slope_i * (c - pos(r)) is added to the score of query r and key c (Press et al. 2022);
- * pos(r) is the place of the query among the keys, see below. Before that, softcap makes
- * softcap * tanh(s / softcap) of a score s; after it a mask adds to scores, or hides keys. With
- * sink, exp(sink_i) is added to the sum that softmax divides by, in rows that see a key.
+ * where scale is 1/sqrt(dk) unless the config sets it. g is the head of keys and values of head i:
+ * i itself, or with h_kv < h, counted from 0, floor(i / (h / h_kv)). With alibi, slope_i * (c -
+ * pos(r)) is added to the score of query r and key c (Press et al. 2022); pos(r) is the position of
+ * the query among the keys, see below. Before that, softcap replaces a score s by softcap * tanh(s
+ * / softcap); after it a mask adds to scores, or hides keys. With sink, exp(sink_i) is added to the
+ * sum that softmax divides by, in rows that see a key.
  *
- * A config may leave projections out (MHAGEN_UNPROJECTED): the rows of Q are then Q_1 .. Q_h, side
- * by side, those of K and V likewise, and Y is head_1 .. head_h. With MHAGEN_BHSD all rows of a
- * head lie together.
+ * A config may omit projections (MHAGEN_UNPROJECTED): a row of Q then holds Q_1 .. Q_h side by
+ * side, rows of K and V likewise, and Y is head_1 .. head_h. With MHAGEN_BHSD all rows of a head
+ * lie together.
  *
  * With qk_norm the rows of Q_i and K_g first have a norm, see below; s then is the largest |score|
  * times the root mean square of all their lengths over the least of them.
  *
- * With rope the rows of Q_i and K_g are turned before that (Su et al., RoFormer, 2021). In a row at
- * place x pair j has the angle x * rope_theta^(-2j/rope_dims). Its two columns (a, b) become
- * (a cos - b sin, b cos + a sin). The place of a row of K is its number, that of row r of Q pos(r).
+ * With rope the rows of Q_i and K_g are rotated before that (Su et al., RoFormer, 2021). In a row
+ * at position x, pair j has the angle x * rope_theta^(-2j/rope_dims). Its two columns (a, b) become
+ * (a cos - b sin, b cos + a sin). The position of a row of K is its number, that of row r of Q is
+ * pos(r).
  *
  * Errors against float64, s being the largest |score|:
  *
@@ -41,14 +41,13 @@
  *                                                   s/8 where unit is above 2^-24
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
- * Independent terms have the root of their sum of squares as norm. Results do not cancel where
- * norms of queries, keys, values, contexts and y are at least 0.85 of that.
+ * The norm of a sum of independent terms is the root of the sum of their squares. Results do not
+ * cancel where the norms of queries, keys, values, contexts and y are at least 0.85 of that.
  *
- * error and unit are fields of a kernel: in float32 1e-6 and 2^-24; in int8 3e-2
- * and 1/254, half a step of 127 in which an operand errs. In size and S of int8 each number of
- * x and of the contexts before Wo is the largest of its row. Each of W is the largest of its
- * column. A largest number below 2^-100 counts as 2^-100.
- * The second bound has
+ * error and unit are fields of a kernel: in float32 1e-6 and 2^-24; in int8 3e-2 and 1/254, the
+ * error of an operand: half of one of 127 steps. For int8, size and S take the largest number of
+ * its row in place of each number of x and of the contexts before Wo, and the largest of its column
+ * for W. A largest number below 2^-100 counts as 2^-100. The second bound has
  *
  *   n      16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv. Widths of rows that are not
  *          projected do not count, nor does h*dv if Y is not projected.
@@ -59,17 +58,17 @@
  *
  * Floating-point environment. Rounding is to nearest: with another mode packing, runs and fills
  * return MHAGEN_ERR_ROUNDING. Threads of a scheduler of your own have to have it, too. Packing and
- * the self-test raise no more than FE_INEXACT. A run may raise any flag of any data, for compilers
- * compute numbers that are then not used. Kernels themselves raise FE_OVERFLOW where a number or a
- * sum of weights is too large for its type. They raise FE_INVALID of NaN and infinities, also of
- * their own. Where exceptions trap (feenableexcept), call runs and fills by mhagen_call_quietly.
- * Packing and threads of a pool switch traps off by themselves.
+ * the self-test raise no more than FE_INEXACT. A run may raise any flag on any data, because
+ * compilers compute numbers that are then not used. Kernels themselves raise FE_OVERFLOW where a
+ * number or a sum of weights is too large for its type. They raise FE_INVALID on NaN and
+ * infinities, including those that they produce. Where exceptions trap (feenableexcept), call runs
+ * and fills by mhagen_call_quietly. Packing and threads of a pool switch traps off by themselves.
  *
- * Where weights are integers times scales (weight_dtype), error is 3e-2 for int8, and 2.4e-1
- * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
- * 1e-1 * c, c being the root mean square of the largest |w| of groups over that of all weights.
- * unit is 1/254 or 1/8. |W| is then the largest that shares its scale, and the second bound has
- * e^x - 1 for x = n * unit * (1 + S).
+ * Where weights are integers times scales (weight_dtype), error is 3e-2 for int8, and 2.4e-1 for
+ * int4, with max(1, s/4). That is for groups of 32 normally distributed numbers. For any int4
+ * weights it is 1e-1 * c, with c the root mean square of the largest |w| of each group over that of
+ * all weights. unit is 1/254 or 1/8. |W| is then the largest that shares its scale, and the second
+ * bound has e^x - 1 for x = n * unit * (1 + S).
  */
 #ifndef MHAGEN_H
 #define MHAGEN_H
@@ -110,7 +109,7 @@ typedef enum mhagen_status {
   MHAGEN_ERR_TARGET = 6, /* the kernel was compiled for an architecture without its instructions */
   MHAGEN_ERR_ARITHMETIC = 7, /* the compiler's flags changed the arithmetic of the kernel */
   MHAGEN_ERR_PACKED = 8, /* packed weights or tables of another kernel, or of another member of a
-                           bundle, or none; or a damaged file of them */
+                            multi-versioned kernel, or none; or a damaged file of them */
   MHAGEN_ERR_ROUNDING = 9 /* the thread's rounding mode is not to nearest */
 } mhagen_status;
 
@@ -125,7 +124,8 @@ typedef enum mhagen_layout {
 
 /* The weights of one attention layer, float32. A null bias means zeros. Head i owns the output
  * features i*dk .. i*dk+dk-1 of wq and the rows i*dv .. of wo. Head g of keys and values owns the
- * features g*dk .. of wk and g*dv .. of wv. A matrix of no projection of the kernel may be null. */
+ * features g*dk .. of wk and g*dv .. of wv. A matrix that no projection of the kernel uses may be
+ * null. */
 typedef struct mhagen_weights {
   const float *wq, *wk, *wv, *wo; /* [d_model][h*dk], [k_width][h_kv*dk], [v_width][h_kv*dv],
                                      [h*dv][y_width] */
@@ -135,21 +135,22 @@ typedef struct mhagen_weights {
   const float *sink;  /* [h]: logits, only where the config says so; null means zeros */
   const float *q_norm, *k_norm; /* gains of qk_norm, [dk], or unless norm_span is head [h*dk] and
                                    [h_kv*dk]; null: ones */
-  const float *rope_cos, *rope_sin; /* [places][rope_dims/2] in any layout, where there is rope: of
-                                       the angle by which a row at a place turns each pair; places
-                                       from min(0, pos(0)) on; null: angles of rope_theta */
-  const float *norm1, *norm1_bias; /* gains and biases of the norm of rows of q or y, only where the
-                                      config says so, a bias with layer: of as many columns; null:
+  const float *rope_cos, *rope_sin; /* [places][rope_dims/2] in any layout, with rope: the cosine
+                                       and sine of the angle by which a row at a position rotates
+                                       each pair; positions from min(0, pos(0)) on; null: angles of
+                                       rope_theta */
+  const float *norm1, *norm1_bias; /* gains and biases of the norm of rows of q or y, if the config
+                                      has it, as many as columns; biases only with layer; null:
                                       ones, zeros */
-  const float *w1, *w2, *w3; /* of the feed-forward behind y, only where the config says so:
+  const float *w1, *w2, *w3; /* of the feed-forward after y, if the config has it:
                                 [y_width][ffn], [ffn][y_width], and with ffn_gate [y_width][ffn] */
   const float *b1, *b2, *b3; /* [ffn], [y_width], [ffn]; null: zeros */
-  const float *norm2, *norm2_bias; /* of the norm of rows in front of the feed-forward (norm = pre)
-                                      or behind it (post), as norm1: [y_width] */
-  const float *norm1b, *norm2b; /* gains of the norms of what attention and the feed-forward make
-                                   (norm = sandwich): [y_width]; null: ones */
-  const float *gain1, *gain2; /* of what attention (with residual) and the feed-forward make, before
-                                 it is added: layer scale; [y_width]; null: ones */
+  const float *norm2, *norm2_bias; /* of the norm of rows before the feed-forward (norm = pre) or
+                                      after it (post), as norm1: [y_width] */
+  const float *norm1b, *norm2b; /* gains of the norms of the outputs of attention and the
+                                   feed-forward (norm = sandwich): [y_width]; null: ones */
+  const float *gain1, *gain2; /* layer scale: gains of the outputs of attention (with residual) and
+                                 the feed-forward, before they are added; [y_width]; null: ones */
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
@@ -186,10 +187,10 @@ typedef struct mhagen_args {
   const int *past;        /* [batch], each 0..seq_kv - seq: the rows that are in the cache before
                              this run; only with cache = append */
   void *cache;            /* [batch] times cache_bytes, aligned to MHAGEN_ALIGN: keys and values
-                             that outlive a run; only where the config says so. With append a run
-                             writes the seq rows behind past, leaves those before as they are, and
-                             may write those behind. With MHAGEN_CACHE_BHSD it is aligned as its
-                             numbers, with int8 as float, and what is behind these rows stays as it
+                             that are kept between runs; only where the config says so. With append
+                             a run writes the seq rows after past, leaves those before as they are,
+                             and may write those after. With MHAGEN_CACHE_BHSD it is aligned as its
+                             numbers, with int8 as float, and what follows these rows stays as it
                              is */
   const void *tables;     /* filled by the kernel's pack_tables, or a part of a file of tables; it
                              begins with a fingerprint; aligned to MHAGEN_ALIGN; only read; only
@@ -203,7 +204,7 @@ enum {
   MHAGEN_KV_LEN = 4,   /* reads args->kv_len */
   MHAGEN_PROBS = 8,    /* writes args->probs */
   MHAGEN_WINDOW_LEFT = 32,   /* row r sees no key before pos(r) - window_left */
-  MHAGEN_WINDOW_RIGHT = 64,  /* and none behind pos(r) + window_right */
+  MHAGEN_WINDOW_RIGHT = 64,  /* and none after pos(r) + window_right */
   MHAGEN_BOTTOM_RIGHT = 128, /* pos(r) = r + seq_kv - seq; past + r with MHAGEN_CACHE_APPEND */
   MHAGEN_ALIBI = 256,        /* adds slope_i * (c - pos(r)) to the score of query r and key c */
   MHAGEN_KV_START = 512,     /* reads args->kv_start */
@@ -214,7 +215,7 @@ enum {
   MHAGEN_SINK = 16384,       /* the weights of keys sum to less than 1: a sink has the rest */
   MHAGEN_SCORES = 32768,     /* writes args->scores */
   MHAGEN_QK_NORM = 65536,    /* rows of Q and K have a norm */
-  MHAGEN_ROPE = 131072,      /* rows of Q and K are turned by their places */
+  MHAGEN_ROPE = 131072,      /* rows of Q and K are rotated by their positions */
   MHAGEN_CACHE_APPEND = 262144, /* k, v (or q, in self-attention) have seq rows, which join the past
                                    rows of args->cache; pos(r) = past + r */
   MHAGEN_CACHE_FIXED = 524288, /* fill writes args->cache, runs read it in the place of k and v */
@@ -222,30 +223,30 @@ enum {
   MHAGEN_BHSD = 2097152,     /* what is not projected is [batch][heads][rows][width] */
   MHAGEN_CACHE_BHSD = 4194304, /* args->cache is [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv] */
   MHAGEN_SCALE = 8388608,    /* scale is not 1/sqrt(dk) but what the config says */
-  MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype; of
-                                int8 rows of activations and columns of weights have scales */
+  MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype; with
+                                int8, rows of activations and columns of weights have scales */
   MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
   MHAGEN_WEIGHT_DTYPE = 67108864, /* wq, wk, wv and wo have fewer bits: weight_dtype */
   MHAGEN_IO_DTYPE = 134217728, /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
   MHAGEN_CACHE_DTYPE = 268435456, /* rows of the cache are of mhagen_kernel.cache_dtype */
   MHAGEN_VALUE_WEIGHT_DTYPE = 536870912, /* wv is of mhagen_kernel.value_weight_dtype */
-  MHAGEN_RESIDUAL = 1073741824 /* y is the rows of q plus what attention makes of them */
+  MHAGEN_RESIDUAL = 1073741824 /* y is the rows of q plus the output of attention */
 };
 
-/* Behind bit 31 they are macros, since enumerators are of type int. */
+/* Above bit 31 they are macros, because enumerators have type int. */
 #define MHAGEN_PRE_NORM ((uint64_t)1 << 31)  /* the rows of q (in self-attention also as k and v)
-                                               have a norm, norm_kind, before all else */
-#define MHAGEN_POST_NORM ((uint64_t)1 << 32) /* the rows of y have one, behind all else */
-#define MHAGEN_BRANCH_NORM ((uint64_t)1 << 33) /* what attention and the feed-forward make has a
-                                                 norm of its own, before it is added */
-#define MHAGEN_FFN ((uint64_t)1 << 34)      /* a feed-forward is behind y: z = y + ffn(y) */
-#define MHAGEN_FFN_GATE ((uint64_t)1 << 35) /* it has w3: act(x w1) * (x w3) is between */
+                                                are normalized first, by norm_kind */
+#define MHAGEN_POST_NORM ((uint64_t)1 << 32) /* the rows of y are normalized at the end */
+#define MHAGEN_BRANCH_NORM ((uint64_t)1 << 33) /* the outputs of attention and the feed-forward have
+                                                  norms of their own, before they are added */
+#define MHAGEN_FFN ((uint64_t)1 << 34)      /* a feed-forward follows y: z = y + ffn(y) */
+#define MHAGEN_FFN_GATE ((uint64_t)1 << 35) /* it has w3, and computes act(x w1) * (x w3) */
 #define MHAGEN_PARALLEL ((uint64_t)1 << 36) /* it reads what attention reads, norm1(x) */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,
   MHAGEN_SCORES_SCALED, /* scale times the products of queries and keys */
-  MHAGEN_SCORES_CAPPED, /* these behind softcap */
+  MHAGEN_SCORES_CAPPED, /* these after softcap */
   MHAGEN_SCORES_MASKED  /* with all that is added, and -INFINITY where a row does not see a key */
 };
 
@@ -280,8 +281,8 @@ enum { /* the pairs of columns of a head that rope turns */
 /* The projections of a kernel, as bits of mhagen_kernel.project. */
 enum { MHAGEN_PROJECT_Q = 1, MHAGEN_PROJECT_K = 2, MHAGEN_PROJECT_V = 4, MHAGEN_PROJECT_O = 8 };
 
-/* Products of other matrices or weights than the formula's, in kernels whose operands are
- * rounded: bits of mhagen_kernel.folds. They are equal but for roundings. */
+/* How products deviate from the formula in kernels whose operands are rounded, as bits of
+ * mhagen_kernel.folds. Results are equal up to roundings. */
 enum {
   MHAGEN_FOLD_BK = 1,    /* without bk, which adds the same to all scores of a row */
   MHAGEN_FOLD_BV = 2,    /* bv Wo is added to bo */
@@ -327,16 +328,16 @@ typedef struct mhagen_kernel {
   mhagen_status (*self_test)(void); /* have the compiler's flags left the arithmetic as it is? */
   const mhagen_need *needs; /* what a run needs of mhagen_args */
   int need_count;
-  double error; /* what the norm of all errors is of that of all results, above, for small s */
-  double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32; of int8 as
-                   a part of the largest one of its row or column */
+  double error; /* the norm of all errors over that of all results, see above, for small s */
+  double unit;  /* the largest rounding error of an operand of a product: 2^-24 for float32; for
+                   int8 relative to the largest number of its row or column */
   int window_left, window_right; /* where the options say so */
   int h_kv; /* heads of keys and values: h, or a divisor where heads share them */
-  int k_width, v_width, y_width; /* numbers in a row of k, v and y: d_model if not said */
+  int k_width, v_width, y_width; /* numbers in a row of k, v and y: d_model by default */
   int qk_norm, norm_span; /* MHAGEN_NORM_.., MHAGEN_SPAN_.. */
   double norm_eps;
-  int rope, rope_dims; /* MHAGEN_ROPE_..; columns of a head in pairs, the first ones */
-  double rope_theta;   /* tables that are not given have the angle place * theta^(-2i/rope_dims) */
+  int rope, rope_dims; /* MHAGEN_ROPE_..; the first columns of a head, in pairs */
+  double rope_theta;   /* without tables the angle is position * theta^(-2i/rope_dims) */
   int project; /* MHAGEN_PROJECT_Q | ..., where the options say MHAGEN_UNPROJECTED; else all four */
   double scale; /* what products of queries and keys are multiplied by */
   double softcap; /* where the options say so */
@@ -347,7 +348,8 @@ typedef struct mhagen_kernel {
   const mhagen_need *fill_needs; /* what it needs of mhagen_args */
   int fill_need_count;
   uint64_t fingerprint; /* of how weights are packed: kernels with the same one can share them */
-  const struct mhagen_kernel *const *members; /* of a bundle or a ladder, null at the end */
+  const struct mhagen_kernel *const *members; /* of a bundle (multi-versioned) or a ladder (length
+                                                 buckets), null at the end */
   int by_length; /* whether it is a ladder */
   const char *dtype; /* of operands of the projections: "bf16", "f16", "int8"; null is float32 */
   const char *attend_dtype; /* of those of attention; null is dtype */
@@ -362,18 +364,19 @@ typedef struct mhagen_kernel {
   uint64_t tables_fingerprint; /* of how tables are packed: kernels with the same can share them */
   mhagen_status (*pack_tables)(const mhagen_weights *weights, void *tables); /* null without them */
   const mhagen_phase *coarse; /* the same work, to the bit, in fewer and longer tasks, which keep
-                                 what they make in the caches of a core: to run instead */
+                                 their results in the caches of one core: an alternative to
+                                 phases */
   int coarse_count;           /* its phases; 0: there is no such list */
   int norm_kind;    /* of rows of q or y where the options say so: MHAGEN_NORM_RMS or .._LAYER */
   double layer_eps; /* of the same norm */
-  int ffn;          /* the width of the feed-forward behind y; 0: there is none */
+  int ffn;          /* the width of the feed-forward after y; 0: there is none */
   int ffn_act;      /* its activation function, MHAGEN_ACT_.. */
 } mhagen_kernel;
 
-/* A bundle has kernels for different CPUs, and the functions of one kernel. Its sizes are enough
- * for any member; folds and sum_dtype are those of the last member. Packed weights and caches
- * belong to the member that made them. A ladder has kernels for several lengths, the shortest
- * first. Its members share packed weights and caches.
+/* A bundle is a multi-versioned kernel: it has kernels for different CPUs, and the functions of one
+ * kernel. Its sizes are enough for any member; folds and sum_dtype are those of the last member.
+ * Packed weights and caches belong to the member that made them. A ladder has kernels for several
+ * lengths (length buckets), the shortest first. Its members share packed weights and caches.
  *
  * mhagen_kernel_of: the member that the functions of a bundle call on this CPU. It is the best one
  * that CPU and operating system can run at the first call, and the last one if none can run. It is
@@ -395,21 +398,21 @@ MHAGEN_API mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mh
 /* The same of kernel->fill. */
 MHAGEN_API mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *args);
 
-/* Calls a kernel's run or fill in a thread whose floating-point exceptions trap: without traps, and
- * with modes and flags put back behind it. That is so on x86 and AArch64, by gcc or clang;
- * elsewhere it only calls. */
+/* Calls a kernel's run or fill with traps off, in a thread whose floating-point exceptions trap,
+ * and restores modes and flags after it. It does so on x86 and AArch64 with gcc or clang; elsewhere
+ * it only calls. */
 MHAGEN_API mhagen_status mhagen_call_quietly(mhagen_status (*call)(const mhagen_args *args),
                                              const mhagen_args *args);
 
-/* In words what that status is for: which argument is wrong, and why. Never null, never to be
- * freed; the text of another status where it is not for an argument. */
+/* Explains that status in words: which argument is wrong, and why. Never null, never to be freed.
+ * If no argument is wrong, it is mhagen_status_text. */
 MHAGEN_API const char *mhagen_args_error(const mhagen_kernel *kernel, const mhagen_args *args);
 MHAGEN_API const char *mhagen_fill_error(const mhagen_kernel *kernel, const mhagen_args *args);
 
-/* What a file of packed weights begins with: this head, and behind it the packed weights of one or
- * more layers, packed_bytes each. A file of tables has tables in their place. Numbers have the byte
- * order of the CPU that packed. A file needs no copy where it is mapped, or was read to an address
- * aligned to MHAGEN_ALIGN. */
+/* A file of packed weights begins with this head. The packed weights of one or more layers follow,
+ * packed_bytes each. A file of tables has tables in their place. Numbers have the byte order of the
+ * CPU that packed. A file needs no copy where it is mapped, or was read to an address aligned to
+ * MHAGEN_ALIGN. */
 typedef struct mhagen_packed_head {
   char magic[8];        /* MHAGEN_PACKED_MAGIC, with the null byte */
   uint32_t version;     /* MHAGEN_PACKED_VERSION */
@@ -417,7 +420,7 @@ typedef struct mhagen_packed_head {
   uint64_t fingerprint; /* of the kernel, or of its tables */
   uint64_t packed_bytes; /* of the kernel, or tables_bytes; a multiple of MHAGEN_ALIGN */
   uint64_t layers;
-  uint64_t checksum; /* of all bytes behind the head */
+  uint64_t checksum; /* of all bytes after the head */
   char name[80];     /* of the kernel, its first 79 bytes, and zeros behind: for people */
 } mhagen_packed_head;
 

@@ -1,7 +1,7 @@
 -- JSON in one line. dkjson writes objects in a given order. lua-cjson, which is C, reads JSON and writes lists.
 --
--- The host sets lua-cjson up so: a number without a fraction is an integer, null is nil, invalid JSON and deep nesting
--- are refused.
+-- The host configures lua-cjson so that a number without a fraction is an integer and null is nil. Invalid JSON and
+-- deep nesting are refused.
 
 local host = require "host"
 local dkjson = require "dkjson"

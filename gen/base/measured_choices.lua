@@ -1,7 +1,7 @@
 -- Choices of the plan that were measured: { id, choice, reason, rejected = { { alternative, figure }, .. } }.
 --
--- Figures of a row: how much slower or faster a whole kernel is with the alternative. They are ratios of lower medians
--- in one run, A B A B. The core is a Zen 4, with AVX-512 and gcc -O2, unless a row says otherwise.
+-- A figure says how much slower or faster a whole kernel is with the alternative: a ratio of lower medians, both
+-- measured in turn in one run (A B A B). The core is a Zen 4, with AVX-512 and gcc -O2, unless a row says otherwise.
 
 return {
   { "attend_lanes", "lanes are queries in attend",

@@ -1,4 +1,4 @@
--- Choices about number types that were measured, rows as measured_choices.lua has them. Figures are ratios in one run.
+-- Measured choices about number types, in rows like those of measured_choices.lua. Figures are ratios in one run.
 
 return {
   { "pairs", "products of pairs of bfloat16",

@@ -1,4 +1,4 @@
--- Commands for a shell, from the words of their arguments: no word is more than itself there.
+-- Shell commands from lists of arguments, which are quoted so that the shell takes each literally.
 
 local M = {}
 

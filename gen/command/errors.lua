@@ -7,7 +7,8 @@
 --   a text                    a mistake in the generator, shown with its traceback
 --
 -- `more` is a list of further errors. `command`, beside a message, has the words of a command that ends it: a file may
--- have any name, so they are quoted. A command that has no room is left out, for a part of it would be another one.
+-- have any name, so they are quoted. A command that does not fit is left out, because a part of it would be a different
+-- command.
 
 local host = require "host"
 local shell = require "base.shell"

@@ -1,4 +1,4 @@
--- The checksum of a known answer: a kernel's weights packed, and its tape run by the host's evaluator.
+-- Computes the checksum of a known answer: packs a kernel's weights, and runs its tape in the host's evaluator.
 
 local host = require "host"
 local program_of = require "tape.program"

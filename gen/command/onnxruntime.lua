@@ -1,10 +1,10 @@
 -- `model --onnxruntime`: a library of operators and the graph that uses them, for ONNX Runtime.
 --
 --   add_keys(model, layers, given)      adds keys for what the graph says of lengths and types
---   choose(model, layers, given)        -> those that can be replaced, by their cfg; sets model.swap
+--   choose(model, layers, given)        -> the layers that can be replaced, by cfg; sets model.swap
 --   check_size(packers)                 refuses more than a library can have
 --   sources(model, args, layers)        -> the files of the library beside the kernels
---   marks(model, args)                  -> what else is written, for takes.refuse_foreign
+--   marks(model, args)                  -> the other files that are written, for takes.refuse_foreign
 --   graph_files(model, args)            -> the graph and its data
 --   compile(args, files, cfg)           compiles the library; returns the command
 

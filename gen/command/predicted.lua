@@ -1,4 +1,4 @@
--- What the runtime is predicted to do with several threads: the model of mhagen_choose, on the phases of a kernel.
+-- Predicts what the runtime does with several threads, by the model of mhagen_choose on the phases of a kernel.
 
 local host = require "host"
 local tasks = require "plan.tasks"

@@ -1,4 +1,4 @@
--- A task of a sweep's array job, on a node, in the directory of the sweep. Not for people.
+-- A task of a sweep's array job, on a node, in the directory of the sweep. Users do not call it.
 
 local host = require "host"
 local build = require "command.build"

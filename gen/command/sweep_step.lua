@@ -1,4 +1,4 @@
--- The steps of a sweep, which the edges of its build.ninja call in its directory. Not for people.
+-- The steps of a sweep. The edges of its build.ninja call them in its directory; users do not.
 
 local host = require "host"
 local bench = require "lab.bench"

@@ -1,4 +1,4 @@
--- A model's tables of rope outside of its packed weights: which layers have some, and their files.
+-- A model's rope tables outside its packed weights: which layers have some, and the files of these.
 --
 --   place(layers, given)           gives the user's rope_tables to layers with rope
 --   choose(layers, given, reconfigured, always)   takes tables out where they are half of what is packed, or always;

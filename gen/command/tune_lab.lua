@@ -1,6 +1,6 @@
--- The laboratory of `tune`: builds and times in a directory, and keeps what it has measured in log.jsonl.
+-- Builds and times candidates for `tune` in a directory, and keeps the measurements in log.jsonl.
 --
---   new(dir, args)   the laboratory that lab/tune.lua asks. It has three more fields:
+--   new(dir, args)   the object `lab` that lab/tune.lua asks. It has more fields:
 --     trace          the paired runs
 --     machine()      the measured facts of this machine
 --     least          the budget that would have been enough

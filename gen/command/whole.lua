@@ -1,7 +1,7 @@
 -- `model --whole`: a model from ids to rows as C, and all its weights in one file.
 --
--- The file is laid out as a file of packed weights of one layer (docs/format.md), so that the runtime checks it. Behind
--- the fingerprint it has the packed weights of the layers, kernel by kernel, then their tables of rope, and the tables
+-- The file is laid out as a file of packed weights of one layer (docs/format.md), so that the runtime checks it. After
+-- the fingerprint come the packed weights of the layers, kernel by kernel, then their tables of rope, and the tables
 -- of the embeddings.
 
 local host = require "host"

@@ -1,9 +1,9 @@
--- What the accumulators of score tiles start at (-m, or a tiny constant), as statistics of a group with a value for
--- each lane. It matters where the maximum m may rise, or where m is known before the first tile.
+-- The initial values of the accumulators of score tiles (-m, or a tiny constant), as statistics of a group with a value
+-- for each lane. They matter where the maximum m may rise, or where m is known before the first tile.
 --
 --   START                 the tiny constant, used in place of zero
 --   from_maximum(plan)    whether accumulators start at -m in all tiles but the first
---   unknown(t, plan, w, name, put)    puts the statistics of tiles that find m; put is that of statistics.each
+--   unknown(t, plan, w, name, put)    puts the statistics of the tiles that find m, by put of statistics.each
 --   known, next, next_attempt(t, plan, w, name, load, put)    put the statistics, by load and put of statistics.each
 --     known               of the first tile, once m is found
 --     next                of the tiles after the first

@@ -1,5 +1,5 @@
 -- How the text of a kernel is divided into functions and loops. This is the one place that knows the unrolling levels.
--- An emitter describes its work once, and at the level `full` it is recorded as straight-line code.
+-- An emitter describes its work once; at the level `full` that is recorded as straight-line code.
 
 local choices = require "base.choices"
 local expr = require "base.expr"
@@ -145,8 +145,8 @@ end
 local SHORT = 32
 
 -- The same for a tile of a product whose sums may be split into chains; also returns the number of chains. With chains,
--- an iteration has one step for each chain, because clang spills with more, or the steps that one vector read by lane
--- serves. edge: masks follow.
+-- an iteration has one step for each chain, because clang spills with more. If a vector of A is read by lane, it has
+-- the steps that this vector serves. edge: masks follow.
 function Code:summing(scheme, rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
   local way = ways.of(scheme)

@@ -190,7 +190,7 @@ local function scores_of(K, step, ptrs)
   if plan.scores.places then params[#params + 1] = { "place", "int", ptrs.reads.place } end
   score.add_head_params(plan.scores, params, ptrs.reads)
   if ptrs.k_scales then params[#params + 1] = { "scales", "in", ptrs.k_scales } end
-  K:part("step_scores", "Scores of the keys that a query sees, of the heads that share these.", params, function(p)
+  K:part("step_scores", "Scores of the keys that a query sees, for the heads that share them.", params, function(p)
     local keys = plan.attend.keys
     local function first_of(i) return expr.min(p.first + i * step.keys, plan.cfg.seq_kv - step.keys) end
     local tiles = t:int("tiles", expr.ceil_div(p.stop - p.first, step.keys))
@@ -256,7 +256,7 @@ local function weights_of(K, step, ptrs)
                    { "stop", "int", ptrs.stop } }
   if ptrs.test then params[#params + 1] = { "test", "out", ptrs.test } end
   score.add_head_params(scores, params, ptrs.reads)
-  K:part("step_weights", "Weights of one query and their sum.", params, function(p)
+  K:part("step_weights", "The weights of one query, and their sum.", params, function(p)
     local none = t:op("set", w, "none", -math.huge)
     for i = 0, step_of.VECTORS - 1 do t:op("store", w, nil, p.p:at(p.stop + i * w.lanes), none) end
     local from, count = p.p:at(p.first), p.stop - p.first

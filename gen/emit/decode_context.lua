@@ -23,8 +23,8 @@ function M.lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
 -- Whether a mask hides the key with this bias.
 function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), M.lowest(t, w)) end
 
--- While a tile multiplies its own values, it prefetches later ones: so many numbers a step in the order of memory where
--- rows lie side by side, else its own columns of a later row.
+-- While a tile multiplies its own values, it prefetches later ones. If rows are contiguous, it prefetches so many
+-- numbers a step in the order of memory, otherwise its own columns of a later row.
 local function fetch_rows(K, inner, tile, next)
   if tile.ahead then return words.fetch_ahead(K.t, inner, next, tile.ahead) end
   local b, bytes = inner.b, K.plan.cache.stored.bytes
@@ -70,7 +70,7 @@ local function seen_values(K, ptrs)
   local params = { { "v", "in", ptrs.v }, { "mask", "in", ptrs.mask }, { "seen", "out", ptrs.seen },
                    { "keys", "int", ptrs.keys } }
   if ptrs.scales then params[#params + 1] = { "scales", "in", ptrs.scales } end
-  K:part("step_values", "Values, but zeros in the place of those that a mask hides.", params, function(p)
+  K:part("step_values", "Copies values, with zeros in place of those that a mask hides.", params, function(p)
     local t, w, values = K.t, K.plan.isa.full, K.plan.attend.values
     K:each("key", p.keys, function(i)
       t:scope(function()
@@ -215,9 +215,9 @@ function M.of_heads(K, step, ptrs)
   end
   if ptrs.mask then params[#params + 1] = { "mask", "in", ptrs.mask } end
   if ptrs.only then params[#params + 1] = { "only", "int", ptrs.only } end
-  local name, doc, kind = "step_context", "The context of a query, of the heads that share values.", nil
+  local name, doc, kind = "step_context", "The context of a query, for the heads that share values.", nil
   if ptrs.mask then
-    name, doc, kind = "step_context_seen", "The same without values that a mask hides.", "cold"
+    name, doc, kind = "step_context_seen", "The same, without the values that a mask hides.", "cold"
   end
   K:part(name, doc, params, function(p)
     M.each_vector(K, function(h, at, _, w)

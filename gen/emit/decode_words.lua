@@ -3,11 +3,11 @@
 --
 --   queries(K, step, ptrs)                 quantizes the queries of all heads
 --   panel(K, step, at)                     transposes a tile of keys into a panel of words
---   scores(K, step, at, params, behind)    scores of a tile; behind(p, r, c, sum) finishes vector c of head r
+--   scores(K, step, at, params, behind)    scores of a tile; behind(p, r, c, sum) is the epilogue of vector c of head r
 --   context(K, step, ptrs, from, rest)     adds a block of keys; rest: which keys of it count, if not all
 --   in_order(K, step, o)                   puts the columns of the context into their order
 --   weight_of_row(t, w, i, weight, scale)  a vector of weights times the scales of their rows
---   fetch_ahead(t, tile, next, each)       each step of a tile prefetches so many numbers from `next` on
+--   fetch_ahead(t, tile, next, each)       each step of a tile prefetches `each` numbers, from `next` on
 
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
@@ -35,7 +35,7 @@ end
 
 function M.queries(K, step, ptrs)
   local t, w, lanes, depth = K.t, K.plan.isa.full, K.plan.isa.lanes, K.plan.attend.depth
-  K:part("step_queries", "Queries as integers, and their scales.",
+  K:part("step_queries", "Quantizes the queries.",
     { { "q", "in", ptrs.q }, { "words", "out", ptrs.words.q }, { "scales", "out", ptrs.words.q_scales } }, function(p)
     K:each("head", K.plan.attend.share, function(h)
       t:scope(function()
@@ -185,7 +185,7 @@ local function weights(K, step, ptrs, at, rest)
   for _, name in ipairs(rest and { "from", "stop" } or {}) do params[#params + 1] = { name, "int", rest[name] } end
   if rest then params[#params + 1] = { "at", "int", at } end
   if ptrs.biases then params[#params + 1] = { "biases", "in", ptrs.biases:at(at) } end
-  K:part("step_integers" .. (rest and "_rest" or ""), "Weights times the scales of values as integers.",
+  K:part("step_integers" .. (rest and "_rest" or ""), "Quantizes the weights, times the scales of the values.",
     params, function(p)
     K:each("head", K.plan.attend.share, function(h)
       t:scope(function()

@@ -77,7 +77,7 @@ end
 -- epilogue that turns sums into floats, or nil.
 local function of_floats(K, tile, p)
   local t, next_chunk = K.t, tile.mode == "next"
-  -- The bias comes last: scales apply first, or the sums are in no order of columns.
+  -- The bias is added last if scales apply first, or if the sums are not in the order of columns.
   local bias_last = p.scales or ways.of(tile.b.scheme).finish
   return p.bias and not bias_last and tile.start(t, p.bias) or nil, function(target)
     fetch_scales(t, tile, p)

@@ -35,7 +35,7 @@ function M.rest_rises(K, group)
     and group.keys.tiles >= MANY
 end
 
--- The mask of the lanes in vector c that nobody asks for; name(word): names values.
+-- The mask of the lanes in vector c whose queries the run does not ask for; name(word): names values.
 function M.idle(K, group, ptrs, c, v, name)
   local t = K.t
   local last = t:op("index", v.w, name "asked", ptrs.asked - 1 - (c - 1) * group.lanes)
@@ -103,7 +103,7 @@ local function shared_block(K, group, ptrs, part)
   params[#params + 1] = { "steady", "out", ptrs.steady }
   if ptrs.asked then params[#params + 1] = { "asked", "int", ptrs.asked } end
   local edge = plan.scores.masked or group.keys.rest > 0 and not M.rest_rises(K, group)
-  K:part("block_" .. group.name, "Weights of a block of keys.", params, function(p)
+  K:part("block_" .. group.name, "Weights of a block of keys, and their sum.", params, function(p)
     local own = setmetatable({ reads = p, each = function(run, tile) K:each("tile", run.to - run.from, tile) end,
                                edge = edge }, { __index = p })
     guarded_block(K, group, own, own)

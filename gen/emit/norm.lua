@@ -48,7 +48,7 @@ local function sums(K, rows, n, kinds, at, add)
   return table.unpack(results)
 end
 
--- Less the mean of row r, and zero behind the last of `used` columns.
+-- Subtracts the mean of row r, and sets the lanes after the first `used` to zero.
 local function centered(K, r, value, used, factors)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   value = t:op("sub", w, "centered_r" .. r, value, t:op("dup", w, "mean_r" .. r, factors:at(lanes + r)))
@@ -63,11 +63,12 @@ local function share(t, w, name, n, sum)
   return t:op("mul", w, name, sum, t:op("set", w, "share_of_" .. name, 1.0 / n))
 end
 
--- Stores the factors of so many rows in `factors`, and with layer also their means. It has room for two vectors.
+-- Stores the factors of so many rows in `factors`, which holds two vectors, and with layer also their means.
 --
--- A mean is corrected by that of what it leaves, since the sum of many numbers may be off by more than they differ. So
--- the mean of equal numbers is that number, and such a row becomes zeros. The variance is the mean square of what the
--- first mean leaves, less the square of the correction. That is kept finite, so that an infinite sum stays infinite.
+-- A mean is corrected by the mean of the remainders, because the rounding error of a sum may exceed the spread of its
+-- numbers. So the mean of equal numbers is exact, and such a row becomes zeros. The variance is the mean square of the
+-- first remainders, minus the square of the correction. The latter is kept finite, so that an infinite sum of squares
+-- stays infinite.
 function M.row_factors(K, norm, rows, n, factors, at)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local function add_square(acc, value) t:update(acc, "fma", value, value, acc) end

@@ -32,8 +32,8 @@ function M.operand(product, panels, panel, k0, next)
   return b
 end
 
--- The scales of rows of A for the K steps from k0 on, or nil. Also the initial values of sums, if packed weights are 8
--- too large (emit/quantize.lua). count: rows in all.
+-- The scales of rows of A for the K steps from k0 on, or nil. Also the initial values of sums, if packed weights are
+-- stored plus 8 (emit/quantize.lua). count: rows in all.
 function M.of_rows(scheme, scales, count, k0)
   local group = tiles.row_group_steps(scheme)
   if not (scales and group) then return scales end
@@ -159,7 +159,7 @@ local SOME = 8 -- rows of an iteration; each panel has such an epilogue only onc
 
 local function end_tile(K, tile)
   local params = ending.add_params({ { "sums", "in", tile.sums } }, tile, ending.of_rows(tile))
-  K:part(tile.name .. "_end", ("The end of a tile of %d rows."):format(tile.rows), params, function(p)
+  K:part(tile.name .. "_end", ("The epilogue of a tile of %d rows."):format(tile.rows), params, function(p)
     local rounds, rest = tile.rows // SOME, tile.rows % SOME
     local function rows(base, count) K.t:scope(function() end_rows(K, tile, p, p.sums, base, count) end) end
     K:each("round", rounds, function(i) rows(i * SOME, SOME) end)

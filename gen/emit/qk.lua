@@ -67,8 +67,8 @@ end
 
 -- What happens to rows, in a word, for comments in the generated C.
 function M.doc(qk)
-  if not qk.norm then return "Turns" end
-  return qk.pairs > 0 and "Norms and turns" or "Norms"
+  if not qk.norm then return "Rotates" end
+  return qk.pairs > 0 and "Normalizes and rotates" or "Normalizes"
 end
 
 -- The parameters of a function that rotates keys, besides the keys.
@@ -146,7 +146,7 @@ end
 function M.query_factors(K, group, qk, n, q, factors)
   local t, centered = K.t, qk.norm == "layer"
   local chains = n % 4 == 0 and 4 or n % 2 == 0 and 2 or 1
-  K:part(("norm_queries_%dx%s"):format(n, group.name), "What a norm multiplies each query by.", {
+  K:part(("norm_queries_%dx%s"):format(n, group.name), "The factor by which a norm multiplies each query.", {
     { "q", "in", q }, { "factors", "out", factors } }, function(p)
     local function sum_of(c, v, add)
       local list, name = {}, "_c" .. c - 1

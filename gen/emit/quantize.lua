@@ -45,8 +45,8 @@ local function place_of(scheme, p, i, steps)
            sums = scheme.eights and scales:at(steps.scales) or nil }
 end
 
--- Packed weights may be 8 too large, so that they have no sign. Sums of products then start at -8 times the sum of the
--- integers of A. load(name, word) loads a word of each lane.
+-- Packed weights may be stored plus 8, so that they are unsigned. Sums of products then start at -8 times the sum of
+-- the integers of A. load(name, word) loads a word of each lane.
 local function sums_of(K, scheme, w, cols, load)
   local t = K.t
   local sums = t:start("zero_words", w, "sums")
@@ -139,7 +139,7 @@ end
 -- a suffix of names, where other rows have another type.
 function M.rows(K, x)
   local lanes, scheme = K.plan.isa.lanes, x.to.scheme
-  -- Scales of groups are as far apart as the tensor has rows, so names tell that number.
+  -- The stride between the scales of two groups is the tensor's number of rows, so names include it.
   local function label(what, rows)
     if scheme.row_group and x.all ~= rows then what = ("%s_of_%d"):format(what, x.all) end
     return layouts.label(what, x.to, rows, x.cols) .. (x.of_type or "")

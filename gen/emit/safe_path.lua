@@ -46,7 +46,7 @@ local function safe_head(K, group, ptrs, span)
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
   K:part("safe_" .. name_of(K, group, ptrs),
-    "The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf.", params,
+    "The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf.", params,
     function(p)
     local t, one = K.t, { span = score.own_span(p, span), safe = true }
     p.reads = p
@@ -105,7 +105,7 @@ local function unless_good(K, group, ptrs, attempt, build)
       end)
       local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
-      if ptrs.asked then -- lanes that nobody asks for do not count
+      if ptrs.asked then -- lanes without a query that is asked for do not count
         both[c] = t:op("zero_if", v.w, name "counts", guard.idle(K, group, ptrs, c, v, name), both[c])
       end
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))

@@ -1,6 +1,7 @@
 -- Tiles of scores as functions. A tile has some keys and the queries of a group, and the softmax is fused into it.
 --
---   buffered(K)                           how a tile's sums are made apart from its softmax, if they are (way/init.lua)
+--   buffered(K)                           how a tile's products go to a buffer before its softmax, if they do
+--                                         (way/init.lua)
 --   products(K, group, ptrs, key, rows)   only these sums, stored at ptrs.sums
 --   record(K, group, ptrs, tile)          a tile of scores
 --   weigh(K, group, ptrs, tile)           the weights of a tile whose scores are stored
@@ -92,7 +93,7 @@ end
 -- Only the products of a tile of keys, for the softmax that follows.
 function M.products(K, group, ptrs, key, rows)
   local plan = K.plan
-  K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
+  K:part(("products_%dx%s"):format(rows, group.name), "Dot products of some keys, for the softmax that follows.", {
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
     local unroll = K:summing(plan.attend.scheme, rows, #group.vecs, chain_of(plan))

@@ -35,20 +35,20 @@ function M.emit(t)
     end
     local function equal(result, x) must(result, around(x, 0)) end
     local root, less = given[1 + 2.0 ^ -12], given[-(1 + 2.0 ^ -11)]
-    t:note("a product is rounded, then a sum")
+    t:note("a product is rounded before it is added")
     equal(op("add", "rounded", op("mul", "square", root, root), less), 0.0)
     -- This takes other numbers, because a product that has two uses is never contracted.
-    t:note(t.isa.fused and "fused: both are rounded once" or "here too")
+    t:note(t.isa.fused and "an FMA rounds once" or "fma rounds the product, too")
     local own, rest = given[1 + 3 * 2.0 ^ -12], given[-(1 + 3 * 2.0 ^ -11 + 2.0 ^ -21)]
     equal(op("fma", "fused", own, own, rest), t.isa.fused and 2.0 ^ -24 or 0.0)
-    t:note("sums are in this order, and in float32")
+    t:note("sums keep their order, and are in float32")
     local magic = op("set", "magic", 12582912.0)
     equal(op("sub", "none", op("add", "nearest", given[0.25], magic), magic), 0.0)
     local large = op("add", "large", given[1.0], given[1e8])
     equal(op("add", "one", op("add", "lost", large, given[-1e8]), given[1.0]), 1.0)
     t:note("quotients are rounded once")
     for i, x in ipairs { 1.0, 5.0 } do equal(op("div", ("quotient_%d"):format(i), given[x], given[3.0]), x / 3.0) end
-    t:note("infinity and NaN are numbers too")
+    t:note("infinity and NaN follow IEEE 754")
     local infinity, zero = given[math.huge], op("zero", "zero")
     local nan = op("sub", "undefined", infinity, infinity)
     must(op("fma", "no_product", infinity, zero, zero), NAN)

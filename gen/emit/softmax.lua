@@ -54,13 +54,14 @@ end
 --   ahead    the products may be interleaved with the softmax of the tile before
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true, ahead = true,
-            doc = "Scores of the first keys: their maximum, the weights and their sum." },
+            doc = "Scores of the first keys, their maximum, the weights and their sum." },
   next = { word = "", from_m = true, weighs = true, adds = true, ahead = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
   -- These two together do what `next` does, except that m may rise between them, or may be any value that is known.
-  stored = { word = "_stored", from_m = true, stores = true, doc = "Stores scores of some keys, and their maximum." },
+  stored = { word = "_stored", from_m = true, stores = true,
+             doc = "Stores the scores of some keys, and updates their maximum." },
   weighed = { stored = true, weighs = true, adds = true,
-              doc = "Weights of stored scores, added to the sum." },
+              doc = "Weights exp2(score - maximum) of stored scores, added to the sum." },
   shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
 }
 
@@ -242,7 +243,7 @@ end
 -- Opens the section that equal tiles share: weights and their sum. weights.lua closes it.
 local function opened(t, tile)
   return { start = function(_, v)
-             t:open(("weigh_%dx%d"):format(tile.rows, v.w.lanes), "Makes weights of scores, and adds them.")
+             t:open(("weigh_%dx%d"):format(tile.rows, v.w.lanes), "Stores exp2 of each score, and adds it to the sum.")
            end,
            apply = function(value) return value end }
 end

@@ -5,7 +5,7 @@
 --   block(K, group, ptrs, part)      records a block; part: see below
 --   top(K, group, ptrs, span)        finds the largest score over all keys, in the statistics
 --   params(K, ptrs, part)            a block as parameters of a function
---   runs(K, group, part, open, edge)  the tiles of a block, in runs of one kind
+--   runs(K, group, part, open, edge)  the tiles of a block, as runs of tiles of one kind
 
 local begin = require "emit.begin"
 local exp = require "tape.exp"
@@ -28,13 +28,13 @@ local MARGIN = 5.0 -- how far above such a score m is set: no weight of 2^-95 or
 -- Weights that would fall below the least one become zero, as do sums that would fall below 2^-125.
 local function rescale(K, group, ptrs)
   local t, scheme = K.t, K.plan.attend.scheme
-  K:part("rescale_" .. group.name, "What was summed so far becomes smaller where the maximum rises.", {
+  K:part("rescale_" .. group.name, "Rescales the running sums where the maximum has risen.", {
     { "p", "out", ptrs.p }, { "o", "out", ptrs.o }, { "stats", "out", ptrs.stats }, { "p_rows", "int", ptrs.p_rows },
     { "o_rows", "int", ptrs.o_rows },
   }, function(p)
     local factors, least_p, least_o = {}, {}, {}
     local function scaled(least, c, w, name, value, round)
-      t:open("shrink_" .. w.lanes, "Scales a vector down; what would be too small becomes zero.")
+      t:open("shrink_" .. w.lanes, "Scales a vector down, and flushes tiny results to zero.")
       local minus = t:op("sub", w, "minus_" .. name, t:op("zero", w, "zero_" .. name), value)
       local small = t:op("lt", w, "small_" .. name, t:op("max", w, "size_" .. name, minus, value), least[c])
       local result = t:op("zero_if", w, "large_" .. name, small, value)
@@ -234,7 +234,7 @@ end
 --   o_rows        rows of the context to rescale
 function M.block(K, group, ptrs, part)
   K:of("scores", function()
-    local word, doc = "known_", "Weights of some keys with a known maximum."
+    local word, doc = "known_", "Weights of a block of keys, whose maximum is known."
     if group.keys.rises then word, doc = "rising_", "Weights of a block of keys, whose maximum may rise." end
     K:part(word .. group.name, doc, M.params(K, ptrs, part), function(p)
         p.reads = p

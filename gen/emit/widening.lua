@@ -1,5 +1,5 @@
 -- Widens numbers of a cache of a smaller type to float32 for attention. They are multiplied by the scale of their row,
--- if it has one, and rounded to the operands' type if that is another.
+-- if it has one, and rounded to the operands' type, if that is not float32.
 
 local M = {}
 

@@ -1,6 +1,6 @@
--- The kernel as a list of stages over tensors, in the order of the formula. Rewrites make other lists of it: stages and
--- tensors are values, which nothing changes once they are made. Q, K, V or Y without a projection has no stage. Then
--- attention reads the input, or writes y.
+-- The kernel as a list of stages over tensors, in the order of the formula. Rewrites turn it into other lists; stages
+-- and tensors are values that never change once they are made. Q, K, V or Y without a projection has no stage:
+-- attention then reads the input, or writes y.
 --
 -- Stages are found by the tensors that they read and make, starting at attention (M.attend): M.maker, M.projection,
 -- M.output. graph/tensor.lua lists the fields of a tensor.
@@ -12,13 +12,13 @@
 --   behind          the name of the run-time integer with the rows that c already has (`past`)
 --   fill            true: the stage fills a cache, and is no part of a run
 --
---   packs           of a stage that has matrices but multiplies by none: the name of the first
+--   packs           the name of the first matrix of a stage that packs matrices but multiplies by none
 --
 -- A product, C = A B + bias, has also:
 --
 --   scheme          how the ISA multiplies (isa/init.lua)
 --   multiplied      the scheme of the weights as they are multiplied, which may be quantized
---   stored          that of the weights as packed, from which a run may make those
+--   stored          the scheme of the packed weights, which a run may dequantize to those
 --   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product
@@ -42,7 +42,8 @@
 --   a, b                    a given matrix, or the product of two
 --   a_flipped, b_flipped    whether they are transposed
 --   inner                   columns of a in the product
---   along, width, heads     "column", "row" or "first": which place moves by `width` from one head to the next
+--   along, width, heads     "column", "row" or "first" (of the sum): the coordinate that moves by `width` from head to
+--                           head
 --
 -- Keys and values have h_kv heads. Each serves h / h_kv heads of queries. Attention has also:
 --
@@ -186,7 +187,7 @@ function M.is_beside(list, tensor)
   return false
 end
 
--- The place behind the stages that make rows of inputs: those that convert them, and the norm in front of the layer.
+-- The index after the stages that prepare inputs: conversions, and the norm before the layer.
 function M.behind_inputs(list)
   local place = 1
   while list[place].inputs or list[place].as_given do place = place + 1 end

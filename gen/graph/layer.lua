@@ -1,4 +1,4 @@
--- What is around attention in a layer, as stages in front of those of attention and behind them (graph/init.lua):
+-- What surrounds attention in a layer, as stages before and after those of attention (graph/init.lua):
 --
 --   x1 = norm1(x)              with norm = pre or sandwich, x being a row of Q
 --   y = attention(x1)
@@ -13,7 +13,7 @@
 --   z = y + gain2 * f          an epilogue of the product W2, or of norm2b
 --   z = norm2(z)               with norm = post
 --
--- Gains of branches are packed into the last weights before them: `branch_gain` of a stage names their matrix.
+-- gain1 and gain2 are packed into the last weights of their branch: `branch_gain` of a stage names the matrix.
 
 local graph = require "graph.init"
 local layouts = require "graph.layout"
@@ -45,8 +45,8 @@ local function in_front(cfg, list, normed)
   return out
 end
 
--- The list with more stages at its end, which make Y of what the last one has made of it: the rows `name` in the
--- workspace. stages(made, y): the stages.
+-- The list with more stages at its end. The stage that made Y now makes the rows `name` in the workspace, and the new
+-- ones make Y from these. stages(made, y): the new stages.
 local function behind(cfg, list, name, stages)
   local last, made = list[#list], rows(name, cfg.y_width)
   local doc = last.doc and graph.with(last.doc, { c = "the rows " .. name })
@@ -54,7 +54,7 @@ local function behind(cfg, list, name, stages)
                                          table.unpack(stages(made, last.c)) } })
 end
 
--- add: a tensor that is added to the normed rows; gain: by what these are multiplied before.
+-- add: a tensor that is added to the normalized rows; gain: the matrix that scales these before.
 local function norm_behind(cfg, list, number, name, add, gain)
   return behind(cfg, list, name, function(made, y)
     return { norm(cfg, number, { a = made, c = y, cols = cfg.y_width, add = add, branch_gain = gain }) }

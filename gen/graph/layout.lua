@@ -3,8 +3,8 @@
 --
 --   row, head   numbers from row to row, and from head to head
 --   heads       of an input or a cache with heads: their number; width: that of a head
---   columns     the tensor's own columns, if its rows also have columns of other tensors. They are those of the tensor
---               named `within`, from `column` on
+--   columns     the tensor's own columns, if its rows are shared with other tensors: columns of the tensor named
+--               `within`, from `column` on
 --   exact       of a cache: it is laid out as an input, and nothing may be read or written after its rows
 --   pairs       the direction in which operands are packed into pairs, "columns" or "rows" (rewrite/paired.lua);
 --               in_place: the pairs take the place of float32

@@ -51,8 +51,8 @@ local function of_heads(key)
   return { name = key, key = key, null = "zeros", size = function(cfg) if cfg[key] then return 1, cfg.h end end }
 end
 
--- Gains of a norm of rows, or its biases, which a layer norm has. The first is around attention, the second around the
--- feed-forward; b: gains of that of what they make.
+-- Gains of a norm of rows, or its biases, which only a layer norm has. Norm 1 belongs to attention, norm 2 to the
+-- feed-forward; 1b and 2b normalize their outputs.
 local function of_norm(number, word, null)
   return { name = "norm" .. number .. word, key = "norm", null = null, size = function(cfg)
     if cfg.norm == "none" or word == "_bias" and cfg.norm_kind ~= "layer" or number == 2 and cfg.ffn == 0
@@ -74,7 +74,7 @@ local function down(cfg) return cfg.ffn, cfg.y_width end
 local function of_up(cfg) return 1, cfg.ffn end
 local function of_down(cfg) return 1, cfg.y_width end
 
--- Gains of what attention or the feed-forward makes, before it is added: the layer scale of CaiT and DINOv2.
+-- Gains of the output of attention or of the feed-forward, before it is added: the layer scale of CaiT and DINOv2.
 local function gain_of_branch(number)
   local key = number == 1 and "residual" or "ffn"
   return { name = "gain" .. number, key = key, null = "ones", size = function(cfg)

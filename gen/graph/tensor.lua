@@ -1,4 +1,4 @@
--- Tensors of the graph: their place and their layout. All constructors are here.
+-- Tensors of the graph: where they are, and their layout. All constructors are here.
 --
 --   field     meaning
 --   name      of the section or the pointer
@@ -8,7 +8,7 @@
 --   grows     of a cache: runs append to it
 --   type      of a cache that is smaller than float32; scales: the section with the scales of its rows
 --   staged    its rows wait to be rounded into such a cache
---   scaled    of integers: "rows" or "lanes", how their scales lie; scaled_rows: the rows that have scales
+--   scaled    "rows" or "lanes": the layout of the scales of integers; scaled_rows: the rows that have scales
 --   and those of graph/layout.lua: how its numbers lie
 
 local layout = require "graph.layout"

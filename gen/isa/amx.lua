@@ -33,7 +33,7 @@ return extend(avx512_bf16, {
     powers = powers.helper({ type = "uint8_t", columns = 22 },
       "_mm512_maskz_permutexvar_epi8(\n      0x5555555555555555, $places, _mm512_load_si512(parts))"),
     tiles_on = [[
-/* Tile registers: sums C<row><column> of two by two tiles, their rows A<row>, columns B<column>. */
+/* Tile registers: accumulators C<row><column> of 2 x 2 tiles, operands A<row> and B<column>. */
 #define C00 0
 #define C01 1
 #define C10 2
@@ -43,7 +43,7 @@ return extend(avx512_bf16, {
 #define B0 6
 #define B1 7
 
-/* All tiles have 16 rows of 64 bytes, and are zero. */
+/* Configures all tiles as 16 rows of 64 bytes, and zeroes them. */
 static inline void tiles_on(void) {
   static const struct {
     uint8_t palette, start_row, reserved[14];
@@ -57,7 +57,7 @@ static inline void tiles_on(void) {
   _tile_loadconfig(&shapes);
 }
 
-/* Compilers do not know that these read and write memory. The row step is in words. */
+/* The clobbers tell compilers that these access memory. `step`, from row to row, is in words. */
 #define tile_load(tile, p, step) \
   do { \
     __asm__ volatile("" ::: "memory"); \

@@ -1,4 +1,4 @@
--- Text with which a file enables instructions of Arm.
+-- The text by which a file enables instructions of Arm.
 
 local M = {}
 

@@ -1,4 +1,4 @@
--- AVX-512 (F, DQ, BW, VL): 16 lanes, 32 registers, masks of their own; ymm for lane tails.
+-- AVX-512 (F, DQ, BW, VL): 16 lanes, 32 registers, mask registers; ymm for lane tails.
 
 local x86 = require "isa.x86"
 
@@ -49,7 +49,7 @@ static inline $t nibbles_$lanes($i a) {
 }
 ]],
     byte = [[
-/* The lowest byte of each word, signed: 2^23 + 128 more, its bits are those of a float. */
+/* The lowest byte of each word, signed. Among the bits of 2^23 it makes the float 2^23 + 128 + x. */
 static inline $t bytes_$lanes($i a) {
   const $i bits = $p_ternarylogic_epi32(a, $p_set1_epi32(0xFF), $p_set1_epi32(0x4B000080), 0x6A);
   return $p_sub_ps($p_cast$si_ps(bits), $p_set1_ps(8388736.0f));

@@ -36,14 +36,14 @@ typedef float bf16_pair;
   helpers = {
     dot_shorts = false,
     dot_bytes = [[
-/* c + the products of the signed bytes of a and b: the sign of b goes to a. */
+/* c + the products of the signed bytes of a and b, as |b| times a with the sign of b. */
 static inline $i dot_bytes_$lanes($i a, $i b, $i c) {
   const $i with_sign = $p_mask_sub_epi8(a, $p_movepi8_mask(b), $p_setzero_$si(), a);
   return $p_dpbusd_epi32(c, $p_abs_epi8(b), with_sign);
 }
 ]],
     unsigned_nibbles = [[
-/* The low half of each byte, which is signed, and 8 more. */
+/* The signed low nibble of each byte, plus 8. */
 static inline $i eight_more_$lanes($i a) {
   return $p_ternarylogic_epi32(a, $p_set1_epi8(15), $p_set1_epi8(8), 0x6A);
 }

@@ -63,7 +63,7 @@ static inline $t halves_$lanes(const float *p) {
 }
 ]],
     add_pairs = [[
-/* The sums of each two lanes. */
+/* The sum of every two neighbouring lanes. */
 static inline $t add_pairs_$lanes($t a, $t b) {
   const $i even = $p_setr_epi32(
       $evens);
@@ -72,7 +72,7 @@ static inline $t add_pairs_$lanes($t a, $t b) {
 }
 ]],
     dot_halves = [[
-/* c + the products of the low halves, + those of the high ones, in float32. */
+/* c + the products of the low halves + those of the high halves, in float32. */
 static inline $t dot_halves_$lanes($t a, $t b, $t c) {
   const $i x = $p_castps_$si(a), y = $p_castps_$si(b);
   const $t x_low = $widen$p_cvtepi32_epi16(x));

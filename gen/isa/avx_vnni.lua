@@ -21,14 +21,14 @@ return extend(avx2, {
   helpers = {
     dot_shorts = false,
     minus_eights = [[
-/* a less 8 times the sum of b's signed bytes. */
+/* a minus 8 times the sum of the signed bytes of b. */
 static inline __m256i minus_eights_8(__m256i a, __m256i b) {
   const __m256i eights = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(8), b);
   return _mm256_sub_epi32(a, eights);
 }
 ]],
     unsigned_nibbles = [[
-/* The low half of each byte, which is signed, and 8 more. */
+/* The signed low nibble of each byte, plus 8. */
 static inline __m256i eight_more_8(__m256i a) {
   return _mm256_xor_si256(_mm256_and_si256(a, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
 }

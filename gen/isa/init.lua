@@ -1,13 +1,13 @@
 -- Defining an ISA: attributes and one row of C text per op, checked against isa/ops.lua.
 --
--- A row may be a table, by the literal n of the op. In its text
+-- A row may be a table that is indexed by the op's literal n. In the text of a row,
 --
 --   $1, $2, ..     are the operands
 --   $e1            is an address operand as an element, p[3]
 --   $p, $t, ..     are attributes of the vector's width
 --   $iota          is the list 0.0f, 1.0f, .. of that width
 --   $hex           is a mask of n bits
---   $on            is a list of n times -1, and zeros behind
+--   $on            is a list of n times -1, then zeros
 
 local ops = require "isa.ops"
 local derived = require "isa.derived"
@@ -117,12 +117,12 @@ function M.scheme(isa, type)
 end
 
 local four = [[
-/* Four int8, as a dot product takes them; the first one is in the low bits. */
+/* Four int8, as a dot product takes them, the first in the low bits. */
 typedef float int8_word;
 ]]
 
 local two = [[
-/* Two int8 in the halves of a word: of four the first and the third, then the others. */
+/* Two int8 in 16-bit halves: of four numbers the first and the third, or the second and fourth. */
 typedef float int8_pair;
 ]]
 

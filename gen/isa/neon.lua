@@ -24,7 +24,7 @@ static inline float32x4_t to_bf16(float32x4_t a) {
 ]]
 
 local words = [[
-/* The nearest integers of a, b, c, d, as signed bytes one behind the other. */
+/* Rounds a, b, c, d to signed bytes; a word holds four that follow each other. */
 static inline int32x4_t words_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
   const int16x8_t low = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(a)), vmovn_s32(vcvtnq_s32_f32(b)));
   const int16x8_t high = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(c)), vmovn_s32(vcvtnq_s32_f32(d)));
@@ -33,7 +33,7 @@ static inline int32x4_t words_4(float32x4_t a, float32x4_t b, float32x4_t c, flo
 ]]
 
 local lane_words = [[
-/* In each lane the word of four numbers, as signed bytes. */
+/* Rounds to signed bytes; the word in a lane holds those of a, b, c and d. */
 static inline int32x4_t lane_words_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
   const int32x4_t byte = vdupq_n_s32(0xFF);
   const int32x4_t first = vandq_s32(vcvtnq_s32_f32(a), byte);

@@ -1,6 +1,6 @@
 -- Advanced SIMD with the half precision arithmetic of Armv8.2: products and sums of its pairs.
 --
--- They are assembler: up to version 15 clang declares such intrinsics for a whole file or not at all.
+-- They are inline assembly: up to version 15, clang declares such intrinsics for a whole file or not at all.
 
 local arm = require "isa.arm"
 local extend = require "isa.extend"

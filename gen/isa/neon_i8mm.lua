@@ -1,9 +1,9 @@
 -- Advanced SIMD with Armv8.6's instructions for small numbers: dot products of bfloat16 and of bytes, by a lane,
 -- and conversions to bfloat16.
 --
--- They are assembler. clang reads a lane of bfloat16 by an extra instruction each time. Up to version 15 it declares
--- such intrinsics for a whole file or not at all. Volatile statements stay in order: clang would load operands ahead
--- until registers are short.
+-- They are inline assembly, because clang reads a lane of bfloat16 by an extra instruction each time. Up to version 15
+-- it declares such intrinsics for a whole file or not at all. Volatile statements stay in order: clang would load
+-- operands ahead until registers are short.
 --
 -- Products of bfloat16 treat numbers below 2^-126 as zeros. The sum of two is rounded to odd, and so is that plus
 -- the accumulator. This holds without FEAT_EBF16, and with it unless a program sets FPCR.EBF.

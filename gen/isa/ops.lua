@@ -43,8 +43,9 @@
 --   vectors        how many vectors it takes
 --
 -- A tile has 16 rows of 16 words. The meaning of its ops is for word i of all, row by row. A(j) and B(j) are words of
--- the first and second tile that is read, D(j) of the tile that is written. `fold` are values from 0 on; a step n of
--- each k from 0 to 15 replaces them. tiles_on and tiles_off stand around all others. Between calls there are no tiles.
+-- the first and second tile that is read, D(j) of the tile that is written. `fold` names values that start at 0; for
+-- each k from 0 to 15, its expressions replace them. tiles_on comes before all other tile ops, and tiles_off after
+-- them. Between calls no tiles are configured.
 
 local list = {}
 local function op(def)

@@ -2,8 +2,8 @@
 -- function, 1999).
 --
 -- For m 2^e the high half of a float is 128 (e + 127) + 128 (m - 1), nearly 128 (log2 + 127). So the integer is a
--- logarithm in fixed point, but for a correction that is looked up. The op computes twice that integer; an average that
--- rounds halves it.
+-- logarithm in fixed point, up to a correction that is looked up. The op computes twice that integer, and a rounding
+-- average halves it.
 
 local M = {}
 
@@ -27,9 +27,9 @@ function M.helper(as, look)
     lines[#lines + 1] = table.concat(M.look, ", ", first, math.min(first + as.columns - 1, 63))
   end
   return ([[
-/* 2^(a/256 - 127) and 2^(b/256 - 127) in pairs of bfloat16, at most 0.62 %% off: a logarithm with a
- * fraction of 8 bits, less %.1f, is twice such a number but for what is looked up of each four. NaN
- * becomes infinity. */
+/* 2^(a/256 - 127) and 2^(b/256 - 127) in pairs of bfloat16, at most 0.62 %% off. a and b are
+ * logarithms in fixed point with 8 bits of fraction, less %.1f. Half of one, plus a correction that
+ * is looked up for every four, has the bits of the bfloat16. NaN becomes infinity. */
 static inline $t powers_$lanes($t a, $t b) {
   static const %s parts[64] __attribute__((aligned(64))) = {
       %s};

@@ -39,7 +39,7 @@ local function part(bits)
 end
 
 local of_bf16 = [[
-/* The number that is so in bfloat16. */
+/* A bfloat16 as a float. */
 static inline float of_bf16(uint16_t a) {
   const uint32_t bits = (uint32_t)a << 16;
   float x;
@@ -59,7 +59,7 @@ static inline uint16_t as_bf16(float a) {
 ]]
 
 local of_f16 = [[
-/* The number that is so in half precision. */
+/* A half precision number as a float. */
 static inline float of_f16(uint16_t a) {
   const uint32_t size = a & 0x7FFFu, sign = (uint32_t)(a ^ size) << 16;
   uint32_t bits = (size << 13) + (size < 0x7C00u ? 0x38000000u : 0x70000000u);
@@ -86,7 +86,7 @@ static inline uint16_t as_f16(float a) {
 ]]
 
 local as_int8 = [[
-/* The nearest integer, ties to even; of what is none from -127 to 127, any. */
+/* The nearest integer, ties to even; any integer if that is not within -127 .. 127. */
 static inline int8_t as_int8(float a) {
   return a > -127.5f && a < 127.5f ? (int8_t)nearest(a) : 0;
 }
@@ -161,7 +161,7 @@ static inline float to_f16(float a) {
     load_words = word_at,
     dup_word = word_at,
     store_words = [[
-/* The word at p becomes another one. */
+/* Stores a word at p. */
 static inline void put_word(float *p, int32_t word) { memcpy(p, &word, sizeof word); }
 ]],
     words = word_of,

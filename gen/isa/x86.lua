@@ -10,7 +10,7 @@ M.beyond = M.guard .. " && defined(__AVX__)" -- some systems have all that is ol
 -- gcc may read a vector from memory again wherever an instruction can: three FMAs would read it three times.
 M.helpers = {
   load_pinned = [[
-/* a, in a register: no use of it reads memory again. */
+/* Keeps a in a register, so that no use of it reads memory again. */
 static inline $t pinned$lanes($t a) {
   __asm__("" : "+$register"(a));
   return a;
@@ -49,14 +49,14 @@ M.shorts = { [0] = "$p_srai_epi16($p_slli_epi16($1, 8), 8)", [1] = "$p_srai_epi1
 -- d are there as rows, and as columns in the result. NaN becomes any integer.
 M.words = {
   larger_size = [[
-/* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
+/* max(|a|, b) for b >= 0, as integers: the bits have the order of the floats, with NaN on top. */
 static inline $t larger_size_$lanes($t a, $t b) {
   const $i size = $p_and_$si($p_castps_$si(a), $p_set1_epi32(0x7FFFFFFF));
   return $p_cast$si_ps($p_max_epi32(size, $p_castps_$si(b)));
 }
 ]],
   words = [[
-/* Words of four numbers each, which follow each other in a, b, c, d, as signed bytes. */
+/* Rounds a, b, c, d to signed bytes; a word holds four that follow each other. */
 static inline $i words_$lanes($t a, $t b, $t c, $t d) {
   const $i low = $p_packs_epi32($p_cvtps_epi32(a), $p_cvtps_epi32(b));
   const $i high = $p_packs_epi32($p_cvtps_epi32(c), $p_cvtps_epi32(d));
@@ -66,7 +66,7 @@ static inline $i words_$lanes($t a, $t b, $t c, $t d) {
 }
 ]],
   lane_words = [[
-/* In each lane the word of four numbers, as signed bytes. */
+/* Rounds to signed bytes; the word in a lane holds those of a, b, c and d. */
 static inline $i lane_words_$lanes($t a, $t b, $t c, $t d) {
   const $i low = $p_packs_epi32($p_cvtps_epi32(a), $p_cvtps_epi32(b));
   const $i high = $p_packs_epi32($p_cvtps_epi32(c), $p_cvtps_epi32(d));
@@ -76,8 +76,8 @@ static inline $i lane_words_$lanes($t a, $t b, $t c, $t d) {
 }
 ]],
   short_words = [[
-/* Words of two of four numbers each, which follow each other in a, b: the first and the third, then
- * the second and the fourth, as signed halves. */
+/* Rounds a and b to signed 16-bit halves. Of each four numbers, the first word holds the first and
+ * the third, the next one the second and the fourth. */
 static inline $i short_words_$lanes($t a, $t b) {
   const $i order = $p_setr_epi32(
       $shorts);
@@ -87,15 +87,15 @@ static inline $i short_words_$lanes($t a, $t b) {
 }
 ]],
   lane_short_words = [[
-/* In each lane the word of two numbers, as signed halves. */
+/* Rounds to signed 16-bit halves; the word in a lane holds those of a and b. */
 static inline $i lane_short_words_$lanes($t a, $t b) {
   const $i low = $p_and_$si($p_cvtps_epi32(a), $p_set1_epi32(0xFFFF));
   return $p_or_$si(low, $p_slli_epi32($p_cvtps_epi32(b), 16));
 }
 ]],
   dot_shorts = [[
-/* c + the products of the signed halves of a and b. gcc would add all that a tile has in another
- * order, and keep it on the stack until then. */
+/* c + the products of the signed halves of a and b. Without the assembler line, gcc would reorder
+ * the sums of a tile and spill products until then. */
 static inline $i dot_shorts_$lanes($i a, $i b, $i c) {
   $i sum = $p_add_epi32(c, $p_madd_epi16(a, b));
   __asm__("" : "+$register"(sum));

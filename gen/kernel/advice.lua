@@ -17,7 +17,7 @@ local function cycles_of(plan) return plan.cost / plan.cpu.fmas end
 -- What every run reads of what it does not make.
 local function bytes_of(plan) return plan.packed_bytes + plan.tables_bytes + plan.cache_bytes end
 
--- What the second-level cache holds does not come from memory.
+-- What L2 holds does not come from DRAM.
 local function is_of_memory(plan, floor)
   return bytes_of(plan) > 2 * plan.cpu.cached and bytes_of(plan) / MEMORY > floor
 end

@@ -1,8 +1,8 @@
 -- A config -> its files, and the recorded kernels.
 --
--- A config of one kernel has the two files of kernel/generate.lua. A bundle or a ladder has those of each member,
--- and two more with the functions of one kernel. These choose a member by the CPU (bundle), or by the lengths of a
--- run (ladder).
+-- A config of one kernel has the two files of kernel/generate.lua. A bundle is a multi-versioned kernel, and a ladder
+-- one with length buckets. Both have the files of each member, and two more whose functions choose a member by the CPU
+-- (bundle), or by the lengths of a run (ladder).
 
 local budget = require "plan.budget"
 local config = require "options.config"

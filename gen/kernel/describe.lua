@@ -121,10 +121,10 @@ function M.header(recorded)
   table.move(own, 1, #own, #lines + 1, lines)
   lines[#lines + 1] = (" *   registers sums and operands of a K step take at most %d of %d vectors"):format(
     pressure(recorded.tape), plan.isa.registers)
-  lines[#lines + 1] = " *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; the words are"
+  lines[#lines + 1] = " *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. The words are"
   if recorded.tape.rolled then
-    lines[#lines] = " *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an" ..
-      "\n *             index, as in <word>_c<vector>[row]; the words are"
+    lines[#lines] = " *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the" ..
+      "\n *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are"
   end
   for _, row in ipairs(legend.of(recorded.tape.functions)) do
     lines[#lines + 1] = (" *               %s: %s"):format(row[1], row[2])

@@ -155,7 +155,7 @@ end
 -- A table of packing and the fields that lead to it; without rows there is neither. Tables apart have `tables_` in the
 -- place of `pack_`.
 local packing_tables = {
-  { doc = "pointer, rows, columns, what a null one has, its own numbers", type = "mhagen_matrix",
+  { doc = "pointer, rows, columns, values of a null pointer: a constant, or these numbers", type = "mhagen_matrix",
     name = "pack_matrices", pointer = "matrices" },
   { doc = "a, transposed?, b, transposed?, row, column, first, inner", type = "mhagen_pack_term",
     name = "pack_terms", pointer = "terms" },
@@ -163,13 +163,13 @@ local packing_tables = {
     type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
   { doc = "the same, rounded", type = "mhagen_pack_fill", name = "pack_rounded", pointer = "rounded",
     count = "rounded_count" },
-  { doc = "the same of pairs", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
+  { doc = "likewise, pairs of bf16 or f16", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
     count = "pair_count" },
-  { doc = "the same of quants", type = "mhagen_pack_fill", name = "pack_quants", pointer = "quants",
+  { doc = "likewise, quantized weights", type = "mhagen_pack_fill", name = "pack_quants", pointer = "quants",
     count = "quant_count" },
-  { doc = "the same of quants of values", type = "mhagen_pack_fill", name = "pack_value_quants",
+  { doc = "likewise, quantized Wv", type = "mhagen_pack_fill", name = "pack_value_quants",
     pointer = "value_quants", count = "value_quant_count" },
-  { doc = "first term of a fill, gains of its columns", type = "mhagen_pack_gain", name = "pack_gains",
+  { doc = "first term of a fill, matrix that scales its columns", type = "mhagen_pack_gain", name = "pack_gains",
     pointer = "gains", count = "gain_count" },
   { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
     count = "need_count" },

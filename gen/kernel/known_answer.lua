@@ -1,4 +1,4 @@
--- A kernel with inputs by formula: what NAME_known_answer packs and runs, and where its arrays lie.
+-- A kernel on inputs from a formula: what NAME_known_answer packs and runs, and where its arrays are.
 --
 --   M.of(plan)               the test of a plan: scale, arrays by name { first, count }, sections of the caller's
 --                            memory, lengths by the names of arguments, runs, bytes

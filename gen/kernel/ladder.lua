@@ -1,9 +1,9 @@
--- The members of a ladder: kernels of different lengths that read one buffer of packed weights.
+-- The members of a ladder (length buckets): kernels of different lengths that read one buffer of packed weights.
 --
 --   members(cfg)     the configs of the members, or nil
 --   tree(cfg)        a config and all of its members
 --
--- Packed weights depend on some schedule keys (docs/format.md). All members have these from the plan of the longest
+-- Packed weights depend on some schedule keys (docs/format.md). All members take these from the plan of the longest
 -- one.
 
 local config = require "options.config"

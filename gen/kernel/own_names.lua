@@ -1,5 +1,5 @@
--- Several kernels in one translation unit: the names that only a file knows get the kernel's as a prefix, by macros
--- that end with the file. So do the file's own macros. The text itself has short names, as a debugger has long ones.
+-- Several kernels in one translation unit: macros give the static names of a file the kernel's name as a prefix. They
+-- are undefined at its end, as are the file's own macros. So the text has short names, and a debugger long ones.
 
 local template = require "base.template"
 

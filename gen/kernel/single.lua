@@ -1,4 +1,4 @@
--- The files of a config and of the runtime -> one header and one source. Each part stands where it was included.
+-- The files of a config and of the runtime -> one header and one source, each part in place of its #include.
 --
 --   files     of kernel/bundle.lua, those of the config first
 --   runtime   { header = text of mhagen.h, source = text of mhagen.c }

@@ -1,4 +1,4 @@
--- Benchmarks: the files of a benchmark, the meaning of its output, and a row of results as text or JSON.
+-- Benchmarks: the files of one, how its output is read, and its row of results as text or JSON.
 
 local config = require "options.config"
 local cpu = require "machine.cpu"

@@ -1,4 +1,4 @@
--- A sweep as people read it: tables for a terminal, and one HTML page that opens anywhere.
+-- A sweep in readable form: tables for a terminal, and one self-contained HTML page.
 
 local host = require "host"
 local json = require "base.json"

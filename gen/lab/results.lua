@@ -1,6 +1,6 @@
 -- A row of results: all facts of one config after it was generated, compiled, checked and timed.
 --
--- `bench --json` prints a row, a sweep stores a row a line, and `report` shows them all. The fields are the columns
+-- `bench --json` prints a row, a sweep stores one in each line, and `report` shows them all. The fields are the columns
 -- of a CSV file and the keys of a JSON object, in this order.
 
 local M = {}

@@ -1,7 +1,7 @@
 -- Rows of measured configs with their columns.
 --
 --   columns              in order, and by key
---   in_shape(rule)       whether a key of the config tells of the shape
+--   in_shape(rule)       whether a key of the config belongs to the shape
 --   new()                an empty list of rows
 --   constant(rows, key)  the value that all rows have, if there is one
 --   list(rows, key)      the values of a column, by the numbers of rows

@@ -5,48 +5,47 @@
 --   numbers(text)        family, model and stepping in a /proc/cpuinfo: they separate CPUs with the same name
 --   facts(name, isa)     the facts for an ISA, `fmas` as a number; nil if the core lacks the ISA
 --
--- `generic` suits all cores that have an ISA. A row changes only tiles and their order: the speed and the last
+-- `generic` suits all cores that have an ISA. A row changes only tiles and their order, and so the speed and the last
 -- bits.
 
 local M = {}
 
--- Intel: more lines are under way to the second-level cache than to the nearest one. As `widened` below.
+-- Intel keeps more lines in flight to L2 than to L1. As `widened` below.
 local far_widened = { { 4096, "prefetch" }, { 24576, "prefetch_far" } }
 
 -- A row:
 --   name, doc
 --   is                 how /proc/cpuinfo names it, see M.of
---   mark               the feature that tells such a core whose model is of no row, as a virtual machine may have it
+--   mark               a feature that identifies such a core if its model is in no row, as on virtual machines
 --   lacks              ISAs that it lacks
 --   fmas               by ISA: FMAs of its full width in a cycle, also for ISAs that extend it. Products of small
 --                      numbers are as many.
 -- Other facts are those of `generic` where a row does not say them:
 --   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
 --                      as many sums as hide it
---   near               half of the nearest cache in bytes: larger panels come from the next one
---   near_bytes         bytes that the next cache gives in a cycle while FMAs run
---   set_lines          lines that a set of the nearest cache holds
---   far                a layer's weights of more bytes come from behind the second-level cache
---   far_bytes          bytes of these in a cycle, where that decides what tiles few rows have (measured, Granite
---                      Rapids and Zen 5)
+--   near               half of L1 in bytes: larger panels come from L2
+--   near_bytes         bytes that L2 delivers in a cycle while FMAs run
+--   set_lines          lines in a set of L1
+--   far                a layer's weights of more bytes come from L3 or DRAM
+--   far_bytes          bytes of these in a cycle, where that decides the tiles of few rows (measured, Granite Rapids
+--                      and Zen 5)
 --   fetch              how weights are fetched ahead (schedule/fetch.lua): { kind, least and most queries, least bytes
---                      of a layer's weights }, of which the first holds that may (measured)
---   widened            hints of weights that few queries widen in registers, by ISA, `general` for others: { how
---                      many bytes ahead, op } each, the farthest last (measured, Zen 5 and Emerald Rapids)
---   cached             half of the second-level cache in bytes: what is read again and again may take it, while
---                      a panel of weights passes through the other half
---   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
+--                      of a layer's weights }, the first that applies is taken (measured)
+--   widened            prefetches of weights that few queries dequantize in registers, by ISA, `general` for others: {
+--                      how many bytes ahead, op } each, the farthest last (measured, Zen 5 and Emerald Rapids)
+--   cached             half of L2 in bytes: for data that is read repeatedly, while a panel of weights streams through
+--                      the other half
+--   ports              their throughput per cycle, by ISA, in vectors of its full width: `vector`: operations on
 --                      vectors, FMAs among them; `shuffle`, `load`, `store`. The ports of generic are those of a core
 --                      that starts with each FMA one load of a vector and one of a broadcast
---   under_way          instructions that a core has under way at most (its reorder buffer)
---   dispatch           instructions that a core takes in for each FMA that it starts: those of products by mmla have
---                      many loads beside them
---   narrow             what an operation on a vector of half the width takes, as a part of one of the full width
+--   under_way          the most instructions in flight (the reorder buffer)
+--   dispatch           instructions dispatched for each FMA that starts: products by mmla have many loads besides
+--   narrow             cost of an operation on a vector of half the width, relative to the full width
 --   slots              of its port that an op takes, where it is not one
---   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
---                      load from the nearest cache takes 8); and `fetch` of what is multiplied by them
---   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
---                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
+--   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a load from
+--                      L1 takes 8); and `fetch` of what is multiplied by them
+--   miss_vector, miss_row   extra FMA slots of a step in a sum of more than `long` steps: for a vector of B; for a row
+--                           of A, more if A is strided as X is (measured, Zen 4)
 local generic = {
   name = "generic", doc = "any core that has the ISA", is = {},
   fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },

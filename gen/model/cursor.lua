@@ -1,4 +1,4 @@
--- A place in a file, which reading moves forward. A part outside the file is an error that names the file and the
+-- A position in a file, which reading moves forward. A part outside the file is an error that names the file and the
 -- byte.
 
 local M = {}

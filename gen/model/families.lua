@@ -7,13 +7,13 @@
 --     layers   the field that counts them; without one there is one layer
 --     h, h_kv, d_model, dk   fields of the sizes where they are not those below, or the sizes
 --     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o
---     heads    the joint map has a block for each head of keys: its queries, the key, the value
+--     heads    the joint map has a block for each head of keys, with its queries, then the key, then the value
 --     in_out   matrices lie as y = x W has them
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
 --              count = of (config) to how many numbers the tensor has }
 --     has      of (fields, number of the layer): whether it is one of these
 --     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
---     frequencies   tensors that angles may be divided by: that for all texts, or those for short and for long ones
+--     frequencies   tensors by which angles may be divided: one for all texts, or one for short and one for long texts
 --   parts    of a model with several, for each:
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list

@@ -1,7 +1,7 @@
 -- The kinds of models that GGUF files have: rows as in gen/model/families.lua. Fields are named without the model's
--- type before them, tensors of a layer without its block. What they mean is what llama.cpp does with them: a key that
--- is missing has its default there, or is required as it is there. Each row was held against llama.cpp at commit
--- 0c1e57098, that of llama-cpp-python 0.3.36: src/llama-model.cpp, llama-context.cpp, llama-graph.cpp and models.
+-- type before them, tensors of a layer without its block. Their meaning is that of llama.cpp: a missing key has the
+-- default that it has there, or is required as it is there. Each row was checked against llama.cpp at commit 0c1e57098,
+-- that of llama-cpp-python 0.3.36: src/llama-model.cpp, llama-context.cpp, llama-graph.cpp and models.
 
 local angles = require "model.rope"
 local family_rows = require "model.family_rows"

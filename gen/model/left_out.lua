@@ -1,5 +1,5 @@
 -- Attention in the files of a model that is none of its layers, such as that of a vision tower whose rope has two
--- dimensions. A summary names it, for else it would be left out without a word.
+-- dimensions. A summary names it, because it would otherwise be left out silently.
 --
 --   M.of(model, layers)   a list of { name, why }, one for all that differ in numbers alone
 

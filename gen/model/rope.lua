@@ -1,8 +1,9 @@
--- Changes of the angles of rope for texts longer than those of the training: `rope_scaling` or rope_parameters of a
--- model's config.
+-- Changes to the angles of rope, for texts longer than in training: `rope_scaling` or rope_parameters of a model's
+-- config.
 --
 --   factor     a factor of cosines and sines
---   divide     (turns, places): new turns; turns[i] is the part of a turn of pair i - 1 from place to place
+--   divide     (turns, places): new turns; turns[i] is the fraction of a turn of pair i - 1 from one position to the
+--              next
 
 local wording = require "base.wording"
 

@@ -1,5 +1,5 @@
--- Facts of a model that nobody reads: fields whose names are about attention, and tensors in the folders of its
--- layers. Harmless ones are below, and in the rows of gen/model/families.lua.
+-- Parts of a model that no reader uses: fields with names about attention, and tensors of its layers. Harmless ones are
+-- listed below, and in the rows of gen/model/families.lua.
 --
 --   model                                the result of weights.open_model
 --   all                                  the layers to write, with the parts of their weights

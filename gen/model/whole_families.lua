@@ -1,5 +1,4 @@
--- What models have around the attention of their layers, where `mhagen model --whole` knows it: the kinds of models
--- whose whole becomes C. A row is
+-- What surrounds attention in the kinds of models that `mhagen model --whole` writes as C. A row is
 --
 --   types       as gen/model/families.lua has them.
 --   module      The module of attention in a layer, as the name of the layer's stack ends.
@@ -9,13 +8,13 @@
 --   biases      Whether these have biases: true (the default), false, or the flag that says so and its default.
 --   norms       The norms of a layer by their numbers.
 --   change      What a list of gains becomes, if the file has others.
---   embeddings  A function of the fields: what makes rows of ids. `words`, `types` and `places` are tables, { module,
---               rows, the row of the first place or nil }; `types` may be missing. `norm` is of their sum, or nil, and
---               rows of words are multiplied by `factor`.
---   last        The norm behind the last layer, where the embeddings have none. Its epsilon is that of the layers.
+--   embeddings  A function of the fields: what turns ids into rows. `words`, `types` and `places` (positions) are
+--               tables, { module, rows, the row of the first position or nil }; `types` may be missing. `norm` is of
+--               their sum, or nil, and rows of words are multiplied by `factor`.
+--   last        The norm after the last layer, where the embeddings have none. Its epsilon is that of the layers.
 --   head        Of decoders, which read their own output: the module whose rows are multiplied by the last row.
---   tied        The default of the flag that makes the words the head.
---   left_out    Patterns of tensors that are behind the last layer, or in none. The summary names them.
+--   tied        The default of the flag by which the embeddings of words are also the head.
+--   left_out    Patterns of tensors that come after the last layer, or belong to none. The summary names them.
 --   harmless    Fields that are not read and change nothing, as gen/model/families.lua has them.
 --
 -- More rows are in gen/model/whole_decoders.lua.

@@ -1,4 +1,4 @@
--- The arguments that a run of a layer's formula has, of values of its graph, for gen/onnx/proof.lua.
+-- Arguments for a run of a layer's formula, taken from values of its graph, for gen/onnx/proof.lua.
 --
 --   of(self, feeds, values) -> arrays by their names in the host's formula
 --     self      { layer, arrays, past, rows } of gen/onnx/proof.lua

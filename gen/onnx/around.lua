@@ -1,6 +1,6 @@
 -- Projections around an operator of attention in an ONNX graph, as methods that a graph gets.
 --
--- A projection made Q, K and V of a layer's input, if these nodes are there, in this order:
+-- Q, K and V are projected from a layer's input if these nodes lie between, in this order:
 --   MatMul             of a constant matrix, MatMulNBits, or Gemm with alpha = beta = 1
 --   Add                of a constant vector, or none
 --   Split              of the columns, or none: Q, K and V in one

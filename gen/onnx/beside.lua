@@ -1,13 +1,13 @@
--- What a layer of an ONNX graph makes beside its result, for gen/onnx/proof.lua: rows of a cache, scores or weights.
+-- Further results of a layer of an ONNX graph, for gen/onnx/proof.lua: rows of a cache, scores or weights.
 --
 --   of_past(graph, layer) -> a list of { value =, what = "k", "v" or "kv" }.
---                            These are results of the graph. They are made of earlier rows, not of scores.
---   differs(self, values, more, tolerance) -> why one of a layer's list `beside` is something else, or nil
+--                            These are results of the graph that depend on earlier rows, and not on scores.
+--   differs(self, values, more, tolerance) -> why a value of a layer's list `beside` differs from the formula, or nil
 --     self      { layer, shape, arrays } of gen/onnx/proof.lua; an operator's layer may have "scores" and "probs" too
 --     values    of the graph; more: of the host's formula
 --
 -- A cache has the rows of earlier runs and of this one, behind norms and rope, as [batch][heads][rows][width]. A graph
--- may return the last ones of them alone.
+-- may return only the last of them.
 
 local wording = require "base.wording"
 

@@ -1,5 +1,5 @@
--- Graphs within nodes of an ONNX graph in the place of these nodes: the branch of an If that is taken, functions of the
--- model, and what Attention of ai.onnx stands for.
+-- Replaces nodes of an ONNX graph by the graphs within them: the branch of an If that is taken, functions of the model,
+-- and the body of Attention of ai.onnx.
 --
 --   opened(graph) -> a graph with lists of its own, for walk
 --   walk(graph, elements, take)    calls take(node) in order, with nodes of bodies in the place of their node. Then

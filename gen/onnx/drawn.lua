@@ -5,8 +5,8 @@
 --     self     { find, layer, plan, leaves, shapes, arrays } of gen/onnx/proof.lua
 --     number   of the draw; size: of rows
 --
--- First the rows have about the same size. Then some are tiny, and some so large that scores are in the thousands; few
--- keys are hidden, or many.
+-- In the first draw, all rows have about the same size. In later draws some are tiny, some so large that scores are in
+-- the thousands, and few keys or many are hidden.
 
 local indices = require "onnx.indices"
 local wording = require "base.wording"

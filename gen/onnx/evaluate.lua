@@ -3,16 +3,16 @@
 --   plan(graph, shapes, outputs, leaves) -> plan; nil and why not
 --     leaves     { value = true }: where the part begins; inputs of the graph that it reads are leaves too
 --     plan       { nodes = in their order, inputs = { name, .. } leaves that are read, products, numbers, work }
---                products: multiplications of its matrix products; numbers: the most that it has at a time; work:
---                all that it makes; constants: those that were read, for the next run
+--                products: multiplications of its matrix products; numbers: the most that are alive at a time; work:
+--                all that are computed; constants: those that were read, for the next run
 --   run(plan, arrays, feeds, number, hides) -> { output = { at = array, shape, integer } }; nil and why not
 --     arrays     the host's (gen/host/arrays.c)
 --     feeds      { name = { at = array, integer } } of the leaves
 --     number     of a tensor and i: number i of one that is written as a list
 --     hides      whether padding is hidden where an operator adds a number to its scores
 --
--- Roundings are left out: a Cast between types of floats changes nothing, and a value that is quantized and back is
--- what it was. So are limits of these types.
+-- Roundings are left out: a Cast between types of floats changes nothing, and a value that is quantized and dequantized
+-- keeps its value. Limits of these types are left out, too.
 
 local indices = require "onnx.indices"
 local meanings = require "onnx.meanings"

@@ -5,7 +5,7 @@
 --   strided(shape, steps, base)     a function of an index in `shape`
 --   broadcast(from, shape)          that of an operand which is broadcast, or nil
 --   broadcast_steps(from, shape), joined(a, b)    its steps, or nil; the axes of what two operands make, or nil
---   edges(count)                    indices that stand for all of such axes, whatever is split, joined and transposed
+--   edges(count)                    indices that represent all of such axes, whatever is split, joined and transposed
 --   axis_of(node, default, rank)    the attribute axis, from 1; nil where there is none
 --   attempt(read, ...)              what read returns; nil and why where a node is not as its operator must be
 

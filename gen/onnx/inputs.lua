@@ -1,4 +1,4 @@
--- What a layer of attention in an ONNX graph reads: values that lie as a kernel has its inputs.
+-- What a layer of attention in an ONNX graph reads: values with the layout of a kernel's inputs.
 --
 --   read(work, projects_o) -> layout, scale
 --     work          { find, layer, scores, operands, heads, leads, weights, fail } of gen/onnx/layers.lua

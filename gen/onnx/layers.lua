@@ -1,4 +1,4 @@
--- The layers of attention in an ONNX graph whose products are written out: each Softmax between two products.
+-- The layers of attention in an ONNX graph that consist of simple operators: each Softmax between two products.
 --
 --   of(graph, given, how) -> layers, left, find
 --     graph     of gen/onnx/file.lua
@@ -19,7 +19,7 @@
 --               says what is not seen.
 --   output      the value that is Y
 --   node        the node of the file that makes it
---   nodes       those of the file that nothing else needs, in their order, `node` among them
+--   nodes       those of the file that only this layer needs, in their order, including `node`
 --   keys        { key = value } of its config
 --   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. }
 --     columns         features of the matrix from 0, in the order of the kernel's columns
@@ -28,11 +28,11 @@
 --     by              a factor for each column, or nil
 --   notes       sentences for the summary: what our node does not do, and why
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
---   turns       of the pairs of rope: the part of a turn from place to place, or nil
+--   turns       of the pairs of rope: the fraction of a turn from one position to the next, or nil
 --   softmax     its Softmax node
 --   shapes      { value = axes } of all values, with numbers for what is open
 --   extents     { b, h, q, k } of its scores in these
---   conditions  values that say which weights are cleared, perhaps by how large scores are; or nil
+--   conditions  values that say which attention weights are set to zero, perhaps by the size of scores; or nil
 --   multiplied  the values that are Q K^T, and weights by V
 --   beside      what it makes beside its result, of gen/onnx/beside.lua
 

@@ -1,4 +1,4 @@
--- What the masks of scores in an ONNX graph say: causal masks and windows become keys, others stay inputs.
+-- The masks of scores in an ONNX graph: causal masks and windows become keys of the config, others stay inputs.
 --
 --   read(find, scores, heads) -> keys, masks
 --     scores   of gen/onnx/scores.lua

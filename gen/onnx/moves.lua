@@ -1,4 +1,4 @@
--- Operators of ONNX whose elements are those of their first input, in other places.
+-- Operators of ONNX that only move the elements of their first input.
 --
 --   op -> function(elements, node, from, shape, output) -> at, value
 --     from, shape   axes of the input and of the output, which has the number `output`

@@ -1,12 +1,12 @@
--- Whether an operator of attention computes what its layer's config says: with its projections it is evaluated as
--- layers are that are written out (gen/onnx/proof.lua).
+-- Whether an operator of attention computes what its layer's config says. It is evaluated with its projections, as
+-- layers of simple operators are (gen/onnx/proof.lua).
 --
 --   prove(find, layer) -> why not, or nil
 --     find     of gen/onnx/layers.lua
 --     layer    of gen/onnx/operators.lua
 --
 -- Masks and lengths that the command line replaces are left out, and keys of earlier runs where it has no cache.
--- Numbers of rows are those of the graph where it tells them, unless they are too many.
+-- Numbers of rows are those of the graph, if it states them and they are not too large.
 
 local indices = require "onnx.indices"
 local proof = require "onnx.proof"

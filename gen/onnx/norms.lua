@@ -2,8 +2,8 @@
 --
 --   of(elements) -> { value = { kind = "rms", "layer" or "l2", x = value, eps =, width =, gains = value or nil } }
 --
--- A value is there behind its gains, and the one before them too. A norm whose bias is not zero is none. What looks
--- like a norm is proposed as one.
+-- Both the value after the gains and the one before them are listed. A norm whose bias is not zero does not count. What
+-- looks like a norm is proposed as one.
 
 local indices = require "onnx.indices"
 

@@ -1,4 +1,4 @@
--- Numbers for what an ONNX graph leaves open until it runs: extents of axes, and places of rows.
+-- Numbers for what an ONNX graph leaves open until it runs: extents of axes, and positions of rows.
 --
 --   new(given, how, batch) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs

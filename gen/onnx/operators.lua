@@ -1,4 +1,4 @@
--- The attention operators of an ONNX graph as layers, beside those that are written out.
+-- The attention operators of an ONNX graph as layers; onnx/layers.lua has those made of simple operators.
 
 local Graph = require "onnx.around"
 local Layer = require "onnx.node_layer"

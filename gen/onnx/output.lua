@@ -1,4 +1,4 @@
--- What a layer of attention in an ONNX graph writes: the context, or what a projection of it makes.
+-- What a layer of attention in an ONNX graph writes: the context, or its projection.
 --
 --   read(work) -> the projection, with the output and weights.bo of the layer; nil where there is none, and why if
 --                 something looks like one

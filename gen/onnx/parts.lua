@@ -1,4 +1,4 @@
--- A layer of gen/onnx/layers.lua as gen/model/layers.lua has layers: keys as words, and its weights as parts of
+-- Turns a layer of gen/onnx/layers.lua into one of gen/model/layers.lua: keys as words, and weights as parts of
 -- tensors.
 
 local blocks = require "onnx.blocks"

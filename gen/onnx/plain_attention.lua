@@ -1,4 +1,5 @@
--- Attention of ai.onnx in its single products, so that what lies between it and its projections is read as elsewhere.
+-- Attention of ai.onnx, expanded to its products, so that what lies between it and its projections is read as in other
+-- graphs.
 --
 --   is_flags(graph, value) -> whether a mask is of bool; nil where that is not known
 --   body(graph, node, shapes) -> { node, input, output } for gen/onnx/file.lua; nil for a node with a cache, with

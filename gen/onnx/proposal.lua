@@ -2,7 +2,7 @@
 -- gen/onnx/proof.lua has evaluated it.
 --
 --   propose(find, softmax, given, left, why) -> layer of gen/onnx/layers.lua, with `scale` beside its keys, and
---                                               mask_keys; raises why a Softmax is no layer, as a text
+--                                               mask_keys; raises a text that says why a Softmax is no layer
 --     find     { graph, elements, norms, masks }
 --     left     letters of what is taken as it is: inputs q, k and v, the context o, masks m
 --     why      it is, or nil

@@ -11,7 +11,7 @@
 --   "ints"           a list, packed or not
 --   a table          another message
 --
--- Other fields are skipped. These tables limit the nesting of messages, the file cannot.
+-- Other fields are skipped. These tables limit the nesting of messages; a file cannot exceed it.
 
 local wording = require "base.wording"
 

@@ -1,6 +1,6 @@
--- An ONNX file with a node of ours in the place of each attention layer. All else is copied as it lies in the file.
+-- An ONNX file with a node of ours in the place of each attention layer. All other bytes are copied from the file.
 --
---   replace(graph, layers)      which nodes and constants go; what stays is told
+--   replace(graph, layers)      decides which nodes and constants are removed, and tells what stays
 --   pieces(swap)                what the new file is made of: texts, and places { at, bytes } of the old one
 --
 -- graph: of onnx/file.lua. layer: { name, node, ends = of onnx/ends.lua }, for `pieces` also op and source.

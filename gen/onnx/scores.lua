@@ -7,7 +7,7 @@
 --     masks                     a list of { value, kind, hidden, at }
 --       kind, hidden            "add" or "bool"; whether true hides a key
 --       at(i)                   the index in the mask of element i of the softmax, or nil
---     conditions                values that say which weights are cleared
+--     conditions                values that say which weights are set to zero
 --     weight_at(i)              the index in the softmax of element i of the weights in `values` }
 --   fail(format, ...)           raises why it is no attention that is known
 

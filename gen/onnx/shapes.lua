@@ -1,5 +1,5 @@
--- The axes of all values of an ONNX graph, where the extents that its inputs leave open have numbers. A value whose
--- axes are not known has none: operators that are not in the rows below, and bodies, leave such.
+-- The axes of all values of an ONNX graph, with numbers for the extents that its inputs leave open. Values have no axes
+-- if these are not known, as after bodies, and after operators that are not in the rows below.
 --
 --   of(graph, shapes, elements, open) -> unknown, doubts
 --     graph      of gen/onnx/bodies.lua, which is walked

@@ -1,4 +1,4 @@
--- Rotary embedding that is written out: by the elements of rows before and behind it.
+-- Rotary embedding made of simple operators, recognized by the elements of rows before and after it.
 --
 --   read(cells, width, first, rows) -> turn; nil with a reason where it is no rotation
 --     cells(row, i)    the cells of gen/onnx/operand.lua: one where a column is not turned, else two
@@ -8,7 +8,7 @@
 --                        angle(k, place) -> angle, magnitude of pair k }
 --   same_pairs(turn, other) -> whether columns are turned in the same pairs
 --   sign(turn, first, rows) -> -1 where a head is negated beside the first one, else 1
---   frequencies(turn, first, rows) -> the angle of each pair from place to place; nil where there are no such
+--   frequencies(turn, first, rows) -> the angle of each pair per position; nil where there is none
 --   order(turn, width) -> "half" or "interleaved" and the columns in the order that rope has them
 
 local M = {}

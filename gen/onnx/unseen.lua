@@ -1,5 +1,5 @@
--- Queries that see no key, for gen/onnx/proof.lua. They are not compared, for graphs have many results for them: but
--- those that see none in each run, since the config or constants of the graph hide all keys.
+-- Queries that see no key, for gen/onnx/proof.lua. Graphs have many results for them, so they are not compared, except
+-- those that see no key in any run because the config or constants of the graph hide all.
 --
 --   fixed(find, layer) -> its masks that depend on no input.
 --   flags(self, hidden, args, values) -> flags of the numbers of y that are not compared, or nil. Nil: all are.

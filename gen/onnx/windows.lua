@@ -1,5 +1,5 @@
--- The axes behind operators of images and sound: windows that move, and places that are resized or added. Each is
--- op -> function of (self, node, a, b) -> axes, as gen/onnx/shapes.lua has them.
+-- The axes after operators of images and sound, which move windows, resize or pad. Each is op -> function of (self,
+-- node, a, b) -> axes, as gen/onnx/shapes.lua has them.
 
 local M = {}
 

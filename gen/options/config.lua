@@ -3,7 +3,8 @@
 --
 --   load(entries, arguments, read_tuning, native)   the config, and which keys were given
 --   changed(cfg, more)                              the same config with other values for some keys
---   members(cfg), is_ladder(cfg)                    configs of a bundle or ladder, or nil; whether it is a ladder
+--   members(cfg), is_ladder(cfg)                    configs of a bundle (multi-versioned) or a ladder (length buckets),
+--                                                   or nil; whether it is a ladder
 --   refuse_several(cfg, command)                    refuses a bundle or a ladder
 --   canonical(cfg)                                  the arguments that make it, without defaults
 --   shape(values)                                   its entry in a tuning file: without name and schedule

@@ -2,7 +2,7 @@
 --
 --   fields       fields that a row of this kind must have besides key, kind and doc
 --   rule         (row): the rule for a value, in words
---   accept       (row, value): the value in its own type; or nil, and another rule if the usual one is too vague
+--   accept       (row, value): the value in its own type; or nil, with another rule if the usual one is too vague
 --   from_text    (row, text): the value of a key=value argument; other texts are returned, and break the rule
 --   values       (row): the values, for a table of the keys
 --   to_text      (value): the value as text, if Lua writes it otherwise

@@ -1,5 +1,5 @@
--- What a ladder requires. It has several lengths in seq or seq_kv, and its kernels share the buffers of the longest
--- one.
+-- What a ladder (length buckets) requires. Its config has several lengths in seq or seq_kv, and its kernels share the
+-- buffers of the longest one.
 --
 --   key, must, why   the value that a key must have, and the reason
 --   row              only for a ladder of this key

@@ -1,4 +1,4 @@
--- The options of what is around attention in a layer. The fields of a row are those of options/rows.lua.
+-- The options of what surrounds attention in a layer. The fields of a row are those of options/rows.lua.
 
 return {
   { key = "residual", kind = "flag", default = false, name = "_res", word = "residual", bit = "MHAGEN_RESIDUAL",
@@ -15,12 +15,12 @@ return {
                  { key = "project", lacks = "q", of = "sandwich", why = "where Q is no row of the layer's input" },
                  { key = "project", lacks = "o", of = "post", why = "which does not project Y" },
                  { key = "project", lacks = "o", of = "sandwich", why = "which does not project Y" } },
-    doc = "a norm of whole rows; pre: of the rows of Q, in self-attention also those of K and V; post: of those of Y; "
-      .. "sandwich: pre, and one of what attention and the feed-forward make, before it is added",
+    doc = "a norm of whole rows; pre: of the input (in cross-attention of Q alone); post: of the rows of Y; "
+      .. "sandwich: pre, and a second norm of the outputs of attention and the feed-forward, before they are added",
     draw = { chance = 0.2 } },
   { key = "norm_kind", kind = "choice", choices = { "layer", "rms" }, default = "layer", beside = { "norm" },
     name = "_", word = "%s norm of rows", number = "MHAGEN_NORM_", akin = { "normalization", "norm_type" },
-    doc = "what norm is: (x - mean) / sqrt(variance + layer_eps), or x / sqrt(mean(x^2) + layer_eps)",
+    doc = "the formula of norm: (x - mean) / sqrt(variance + layer_eps), or x / sqrt(mean(x^2) + layer_eps)",
     draw = { chance = 0.4 } },
   { key = "layer_eps", kind = "number", min = 1e-18, max = 1, default = 1e-5, beside = { "norm" }, name = "_leps",
     word = "layer_eps %s", number = true, akin = { "layer_norm_epsilon", "ln_eps" },
@@ -29,7 +29,7 @@ return {
     bit = "MHAGEN_FFN", number = true, akin = { "intermediate_size", "d_ff", "dim_feedforward", "hidden_dim",
     "mlp_dim", "ffn_dim", "n_inner" },
     excludes = { { key = "project", lacks = "o", why = "which does not project Y" } },
-    doc = "width of the feed-forward behind Y, y + act(u W1 + b1) W2 + b2; u is y, or norm2(y) with norm = pre. "
+    doc = "width of the feed-forward after Y: y + act(u W1 + b1) W2 + b2; u is y, or norm2(y) with norm = pre. "
       .. "0: none",
     draw = { chance = 0.15, of = { 1, 7, 16, 33, 64, 100 } } },
   { key = "ffn_act", kind = "choice", choices = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu" },
@@ -37,17 +37,17 @@ return {
     akin = { "hidden_act", "activation", "activation_function", "act" },
     called = { gelu = { "gelu_python" }, silu = { "swish" }, relu2 = { "relu_squared" },
                gelu_tanh = { "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh" } },
-    doc = "activation of the feed-forward: x P(x), its form of tanh, x / (1 + exp(-1.702 x)), max(x, 0), its square, "
+    doc = "activation of the feed-forward: x P(x), its tanh form, x / (1 + exp(-1.702 x)), max(x, 0), its square, "
       .. "x / (1 + exp(-x))", draw = { chance = 0.7 } },
   { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "with a gate", bit = "MHAGEN_FFN_GATE",
     beside = { "ffn" }, akin = { "swiglu", "geglu", "glu", "gated" },
-    doc = "the feed-forward multiplies what is activated by a third product: act(x W1 + b1) * (x W3 + b3)",
+    doc = "the feed-forward multiplies its activation by a third product: act(x W1 + b1) * (x W3 + b3)",
     draw = { chance = 0.4 } },
   { key = "parallel", kind = "flag", default = false, name = "_par", word = "beside attention",
     bit = "MHAGEN_PARALLEL", beside = { "ffn" }, akin = { "parallel_attn", "parallel_block", "parallel_residual" },
     excludes = { { key = "norm", is = "none", why = "which makes no rows that both could read" },
                  { key = "norm", is = "post", why = "which makes no rows that both could read" },
                  { key = "y_width", why = "where the rows that both read have another width" } },
-    doc = "the feed-forward reads what attention reads, norm1(x), and not its result: y = x + attention(x1) + ffn(x1)",
+    doc = "the feed-forward reads the input of attention, norm1(x), not its result: y = x + attention(x1) + ffn(x1)",
     draw = { chance = 0.5 } },
 }

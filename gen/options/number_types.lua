@@ -96,7 +96,7 @@ return {
                  { key = "weight_dtype", is = "bf16", why = FINER },
                  { key = "weight_dtype", is = "f16", why = FINER },
                  { key = "project", lacks = "v", why = "which does not project V" } },
-    doc = "number type of packed Wv with weight_dtype = int4; int8 has a scale for each column; errors in V count " ..
-      "most",
+    doc = "number type of packed Wv with weight_dtype = int4; int8 has a scale for each column; it helps most " ..
+      "here, because errors in V matter most",
     draw = { chance = 0.4 } },
 }

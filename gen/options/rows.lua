@@ -131,7 +131,7 @@ M.options = {
     groups = { { "x86", "scalar+avx2+avx512" }, { "arm", "neon" } }, required = true, example = "avx2", name = "_",
     akin = { "arch", "target", "simd" },
     native = "isas --widest",
-    doc = "instruction set; several with +, x86 and arm make a multi-versioned kernel, which runs the last of them " ..
+    doc = "instruction set; several with + (or x86, arm) make a multi-versioned kernel, which runs the last one " ..
       "that the CPU has; isa=native (command line only) is the widest of this CPU" },
   { key = "name", kind = "identifier", computed = "from the other keys", akin = { "prefix" },
     doc = "C identifier, prefix of everything exported" },
@@ -221,7 +221,7 @@ M.options = {
       "all: all heads together", draw = { chance = 0.4 } },
   { key = "norm_eps", kind = "number", min = 1e-18, max = 1, default = 1e-6, beside = { "qk_norm" }, name = "_eps",
     word = "eps %s", number = true, also = { "rms_norm_eps", "layer_norm_eps", "eps", "qk_norm_eps" },
-    doc = "added to the mean square or variance; with l2, the least length",
+    doc = "added to the mean square or variance; with l2, the smallest length to divide by",
     draw = { chance = 0.2, of = { 1e-5, 1e-12, 0.5 } } },
   { key = "rope", kind = "choice", choices = { "none", "half", "interleaved" }, default = "none", name = "_rope_",
     word = "rope %s", bit = "MHAGEN_ROPE", number = "MHAGEN_ROPE_", akin = { "rotary", "rotary_emb", "do_rotary" },
@@ -258,13 +258,13 @@ M.options = {
   { key = "project", kind = "letters", letters = "qkvo", default = "qkvo", name = "_p", word = "projects %s",
     bit = "MHAGEN_UNPROJECTED", number = true, akin = { "projections", "sdpa" },
     excludes = { { key = "attention", is = "self", unless = { "qkv" }, why = "which has one input" } },
-    doc = "the projections that there are; without its own, Q, K or V is an input as it is, and y is the context",
+    doc = "which projections the kernel has; without its own, Q, K or V is read as it is, and y is the context",
     draw = { chance = 0.4, of = { "none", "kvo", "none", "o", "q", "qo", "k", "v", "kv", "qk", "qkv", "qvo" } } },
   { key = "layout", kind = "choice", choices = { "bshd", "bhsd" }, default = "bshd", name = "_", word = "layout %s",
     bit = "MHAGEN_BHSD",
     akin = { "qkv_format", "qkv_layout", "input_layout", "tensor_layout" },
     excludes = { { key = "project", is = "qkvo", why = "which leaves no array with this layout" } },
-    doc = "axes of arrays without a projection: [batch][rows][heads][width], or [batch][heads][rows][width]",
+    doc = "axes of Q, K, V and Y where not projected: [batch][rows][heads][width], or [batch][heads][rows][width]",
     draw = { chance = 0.4 } },
   { key = "cache_layout", kind = "choice", choices = { "packed", "bhsd" }, default = "packed", beside = { "cache" },
     name = "_cache_", word = "cache layout %s", bit = { bhsd = "MHAGEN_CACHE_BHSD" }, akin = { "kv_layout" },
@@ -294,7 +294,7 @@ local last = {
     name = "_u", schedule = true, doc = "full: all is straight-line code, for very small shapes",
     draw = { of = { "auto", "auto", "tile", "k" }, tiny = "full" } },
   { key = "tuned", kind = "file",
-    doc = "tuning file of `tune`, with the schedule of this shape; keys that are given win over it" },
+    doc = "tuning file of `tune`, with the schedule of this shape; explicit keys override it" },
 }
 
 for _, list in ipairs { require "options.number_types", require "options.layer", last } do

@@ -39,7 +39,7 @@ return {
     doc = "keys per softmax block; at most 64 with attend_dtype = f32", draw = { from = 1, to = 64 } },
   { key = "k_block", kind = "integer", min = 16, max = 256,
     why = "longer sums may err by more than mhagen_kernel.error",
-    doc = "most K steps in one chain of a sum; shorter chains err less", draw = { from = 16, to = 64 } },
+    doc = "most K steps in one chain of a sum; shorter chains have smaller errors", draw = { from = 16, to = 64 } },
   { key = "head_block", kind = "integer", min = 1, max = 64, divides = "h", multiple = { "h", "h_kv" },
     doc = "heads projected together; divides h, a multiple of h / h_kv", draw = { from = 1, to = 8 } },
   { key = "fetch", kind = "choice", choices = { "none", "panels", "shares", "ahead" },

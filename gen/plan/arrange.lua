@@ -5,7 +5,7 @@
 --   q_lanes          "columns", "queries", or "none" where Q is not projected
 --   hb, head_blocks  heads of a block, and the number of blocks
 --   in_one           whether projections that read the same rows are one product
---   stages, groups   the list with its tiles, except those of the output; groups of queries
+--   stages, groups   the list with its tiles, without those of the output; the groups of queries
 --   cost             of all stages but the output, in FMA slots
 
 local choices = require "base.choices"

@@ -1,5 +1,5 @@
--- A lower bound of a kernel's time, by the ports of the core (machine/cpu.lua) that its operations need. Operations are
--- counted for a run on one thread, with the most rows and keys. The bound of a phase is its busiest port. The bound of
+-- A lower bound of a kernel's time, by the execution ports of the core (machine/cpu.lua) that its operations need. They
+-- are counted for a run on one thread, with the largest lengths. The bound of a phase is its busiest port. The bound of
 -- a run is the busiest port of all phases together, because a core may overlap neighbouring phases.
 
 local expr = require "base.expr"

@@ -1,8 +1,8 @@
 -- From a checked config and an ISA to the plan: the list of stages, with all that emitters follow and `explain` prints.
 -- It is plain data, which nothing changes once it is built.
 --
---   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices; compared, what
---             they compared with constants (schedule/costs.lua)
+--   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices; compared, the
+--             values that were compared with thresholds (schedule/costs.lua)
 --   products  scheme: how the ISA multiplies projections. Targets of tiles (schedule/tiles.lua): attending, attention;
 --             applying, for projections with lanes over queries; weights and value_weights, for the other projections;
 --             stored and stored_values, the same for weights as packed. widens: whether a run dequantizes weights

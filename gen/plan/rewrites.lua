@@ -3,7 +3,7 @@
 --   row of a list   { name, applies(plan, list), rewrite(plan, list) -> list }
 --   of_formula      change the formula, whatever the arrangement
 --   of_arrangement  depend on the lanes and heads of an arrangement (plan/arrange.lua), before tiles are chosen
---   of_groups       depend on the tiles of its groups of queries
+--   of_groups       depend on the tiles of the groups of queries
 
 local conversions = require "rewrite.conversions"
 local copy = require "stage.copy"

@@ -1,17 +1,17 @@
--- From the list of stages to the work of a run for a batch entry, place by place. plan/tasks.lua has the tasks.
+-- From the list of stages to the work of a run for a batch entry, as nested loops. plan/tasks.lua has the tasks.
 --
 -- A stage has { phase, title, per, axes, cycles } of its kind (stage/init.lua). Its work is the product of its axes,
 -- outermost first, for each batch entry, or with per = "heads" for each block of heads. emit(K, place, stage, item, i,
 -- ...) records the work at one place, given an item and the place in it for each axis. Neighbouring stages of one phase
 -- do not wait for each other.
 --
--- An axis is { var, items, total, grain, queries, along }. Its places are numbered.
+-- An axis is { var, items, total, grain, queries, along }. The positions along it, called places, are numbered.
 --   items      { first, count }: places from `first` on
 --   grain      places of a task, one if it is missing
 --   queries    (item): the first query of its first place, and the number of queries of each place
 --   along      a text that says what is read along the axis; neighbouring stages with the same text share the axis
 --
--- `place` is an index of the work:
+-- The argument `place` says where in a run the work is:
 --   pointers     of a batch entry (entry_pointers)
 --   lengths      that the run reads
 --   hb           the number of the head block

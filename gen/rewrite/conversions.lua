@@ -7,8 +7,9 @@
 --   context_rows                    before the output
 --   key_rows, value_rows            before attention
 --
--- Stages of inputs come before all others: one for a run, and one (fill) for what fills a cache. Their inputs are
--- { name, of = the tensor that is read, unless it is the input as given, to = the new tensor, rows, cols } each.
+-- Stages that convert inputs come before all others: one for a run, and one (fill) for the filling of a cache. Their
+-- inputs are { name, of = the tensor that is read, unless it is the input as given, to = the new tensor, rows, cols }
+-- each.
 
 local choices = require "base.choices"
 local graph = require "graph.init"
@@ -44,7 +45,7 @@ local function stores_words(maker, kind, words, steps)
     and words.words * words.scheme.group == steps
 end
 
--- What is made of rows of the layer for its products.
+-- The conversions of rows of the layer that its products need.
 local function of_layer(made) return tensors.rows(made.name, graph.with(made, { scaled = "rows" })) end
 
 -- The list with a stage in front of each product of the feed-forward, unless what it would make can be stored at once.

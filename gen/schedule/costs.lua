@@ -1,33 +1,33 @@
 -- The constants of decisions that the cost model cannot make by its costs alone. bench/refit.py compares those of
 -- `fitted` with measurements (`ninja refit`); it finds a constant by its line, which has nothing but its value.
 --
---   fitted   thresholds: what a decision compares takes one alternative below it, the other one from it on
---   given    what no time decides: limits of what shorter text or a rare case may cost
+--   fitted   thresholds: a decision takes one alternative below it, and the other one from it on
+--   given    limits that no measurement decides: what shorter code or a rare case may cost
 --   below(compared, name, value)   whether a value is below a threshold of `fitted`. Keeps the value in `compared`, a
 --                                  table of the plan, for bench/refit.py
 
 local M = {}
 
 M.fitted = {
-  -- Of lanes over columns in the query projection: their cost over that of lanes over queries. Below it columns are
-  -- taken. base/measured_choices.lua has figures of other cores, q_columns and q_queries.
-  -- One vector of queries always stays in L1, which the model does not know; not if the queries fill a narrower vector.
+  -- Query projection, cost with lanes over columns / cost with lanes over queries: below these ratios lanes run over
+  -- columns. base/measured_choices.lua has figures of other cores, q_columns and q_queries. The model does not know
+  -- that one full vector of queries always stays in L1.
   columns_one_vector = 0.95,
-  -- X needs no transposition, which the model does not count.
+  -- For several vectors: with columns X is not transposed, which the model does not count.
   columns_several = 1.03,
-  -- X would be transposed once for all heads, but merged queries are transposed for each head.
+  -- For merged weights: X would be transposed once for all heads, but merged queries are transposed for each.
   columns_merged = 0.98,
-  -- With one product of all, where the transposition is counted.
+  -- For a joint product, whose transposition is counted.
   columns_joint = 1.08,
-  -- At most one vector of queries waits for weights, which lanes over columns read in longer pieces.
+  -- For at most one vector of queries, which waits for weights: lanes over columns read longer contiguous pieces.
   columns_far = 1.02,
 
-  -- The cost of one product over that of several with the same lanes. Below it projections are joined.
+  -- Cost of one product / cost of several with the same lanes: below this ratio projections are joined.
   joint_alone = 0.98,
   -- The same where several fetch shares of weights.
   joint_fetched = 0.93,
 
-  -- Groups of queries that read the rows of a head. From so many on a copy of rows that crowd takes less time.
+  -- Groups of queries that read the rows of a head: from this number on, a copy pays for rows that crowd their L1 sets.
   copied_from = 4,
 
   -- With one query vector and so many keys or more in a tile, tiles of `shared_keys` are faster: exp2 of one tile
@@ -37,7 +37,7 @@ M.fitted = {
 }
 
 M.given = {
-  -- A last group with at most this part of all queries has tiles of its own only where they save so much more.
+  -- In groups with at most this share of all queries, a second kind of context tiles must save proportionally more.
   few_queries = 0.1,
   -- Padding the last group of queries to full vectors is accepted up to this share of the kernel's time.
   same_tiles = 0.01,

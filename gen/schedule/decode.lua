@@ -14,11 +14,11 @@ local M = {}
 
 M.STEPS = 32767.0 -- the largest magnitude of 16-bit integers
 
-M.VECTORS = 4 -- vectors of scores that become weights together; so a row of weights has so many more at its end
+M.VECTORS = 4 -- vectors of scores that become weights together; rows of weights are padded for them
 
 local HEADS = 4 -- the most heads sharing a row of keys that are multiplied at once, with their queries in registers
 
-local FEW = 32 -- an ISA with fewer registers has few
+local FEW = 32 -- ISAs with fewer registers do not hold the queries as well
 
 local AHEAD = 8192 -- bytes of a head's keys or values between what is read and what is prefetched
 

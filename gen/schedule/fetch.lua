@@ -3,8 +3,8 @@
 --   panels   panels are the outer loop, and the tiles of a panel prefetch the whole next panel into L1. For few
 --            queries, whose weights come from L3 or DRAM
 --   ahead    each tile prefetches what it will read itself a little later. For few queries, on a core whose hardware
---            prefetcher runs only a few lines ahead. Also for weights that are dequantized, since no core looks far
---            ahead there
+--            prefetcher runs only a few lines ahead. Also for weights that are dequantized, because those instructions
+--            keep any core from loading far ahead
 --   shares   each tile prefetches a share of what comes next into L2. For more queries, whose products take at least as
 --            long as reading the weights, and for few queries where the facts of a core say so
 

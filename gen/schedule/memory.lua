@@ -63,7 +63,7 @@ end
 local function add_fingerprint(memory, space, sections, count)
   for _, section in ipairs(sections) do count = count + (section.within and 0 or section.count) end
   if count > 0 then
-    memory:add(space, { name = "fingerprint", doc = "of how what follows is packed, and zeros", count = M.ALIGN })
+    memory:add(space, { name = "fingerprint", doc = "of the layout of what follows, then zeros", count = M.ALIGN })
   end
 end
 

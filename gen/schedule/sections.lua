@@ -1,5 +1,5 @@
--- The sections of workspace, packed weights and tables, for comments and names in the generated C: { name, first, text
--- }, in order.
+-- The sections of the workspace, packed weights and tables, for comments and names in the generated C. Each is { name,
+-- first, text }, in order.
 
 local M = {}
 
@@ -25,9 +25,9 @@ local function shape(plan, section)
   return ("[%d][%d]"):format(section.count // section.cols, section.cols)
 end
 
--- The text of something that is there `count` times, `total` numbers apart.
+-- The text of something that is there `count` times, with a stride of `total` numbers.
 local function every(text, count, total)
-  return count > 1 and ("%s, %d apart"):format(text, total) or text
+  return count > 1 and ("%s, stride %d"):format(text, total) or text
 end
 
 -- The sections of an outer space. Of its inner spaces, `projected` is listed section by section; tasks and blocks of
@@ -37,9 +37,10 @@ local function of(plan, space)
   local function add(name, first, text) list[#list + 1] = { name = name, first = first, text = text } end
   for _, section in ipairs(memory[space]) do
     if section.name == "projected" then
+      local count = plan.head_blocks > 1 and ("%d of "):format(plan.head_blocks) or ""
       for _, inner in ipairs(memory.projected) do
         add(inner.name, section.offset + inner.offset,
-          every(shape(plan, inner), plan.head_blocks, memory.projected.total))
+          every(count .. shape(plan, inner), plan.head_blocks, memory.projected.total))
       end
     elseif memory[section.name] then
       local total = memory[section.name].total

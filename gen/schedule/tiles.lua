@@ -160,7 +160,7 @@ local function slots_of(target, vecs)
   return sum
 end
 
--- Whether rows that are so many words apart, together with a panel, have more lines than their sets of L1 hold.
+-- Whether rows with a stride of so many words, together with a panel, need more lines than their sets of L1 hold.
 function M.crowded(cpu, rows, words)
   local bytes, all = 4 * words, 2 * cpu.near // cpu.set_lines
   -- The sets that such rows use: a large power of two in their distance leaves few.

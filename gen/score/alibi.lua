@@ -1,10 +1,10 @@
--- alibi: s += slope * (key - place of the query), a slope for each head (Press, Smith and Lewis, Train Short, Test
--- Long, 2022).
+-- alibi: s += slope * (key - position of the query), with a slope for each head (Press, Smith and Lewis, Train Short,
+-- Test Long, 2022).
 --
 -- A number that all scores of a query share does not change the weights. So distances are to the last key that the
--- query sees: they are exact, and small where weights are large, so that the product's rounding hardly matters. A
--- sink makes the shared number matter: with it distances are to the place of the query. Slopes are mostly positive, and
--- scores rise with the key.
+-- query sees: they are exact, and small where weights are large, so that the product's rounding hardly matters. With a
+-- sink the shared number matters, so distances are to the position of the query. Slopes are mostly positive, and scores
+-- rise with the key.
 
 local types = require "machine.types"
 

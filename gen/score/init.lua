@@ -13,15 +13,16 @@
 --   change         (t, w, name, at, score): another score. Then sums start at zero, since -m comes after the change.
 --   rises          whether biases mostly rise with the key: m comes from the last tile then, not from the first one
 --   shown          the least value of `scores` that includes this row, if not "masked"
---   extra          (t, w, name, reads): the score of no key. Its weight is added to the sum of a row that sees a key,
---                  and m is not below it.
+--   extra          (t, w, name, reads): an extra score, which belongs to no key. Its weight is added to the sum of a
+--                  row that sees a key, and m is not below it.
 --
 --   reads          name, kind, from = its name in C
---   kind "int"     one for each batch entry, from `least` to most(cfg); moves: all places move with it
+--   kind "int"     one for each batch entry, from `least` to most(cfg); moves: the positions of all queries move with
+--                  it
 --   kind "in"      a pointer: an entry has floats(cfg) numbers, of `type` if given; void: C has a pointer to void;
 --                  block(cfg, head, query): how many lie before those of a head and a query
 --
--- `at` is the place of a vector of scores:
+-- `at` describes a vector of scores:
 --
 --   index(t, w, name)        the vector of the numbers of its keys
 --   first                    with keys in the lanes: the number of the first one
@@ -29,7 +30,7 @@
 --                            group; its first lane; the lanes of the group
 --   cfg, <name>              the config; the values that rows read
 --   origin                   of a row that rises: the vector of the last keys that are seen; with an extra score, or
---                            before a change, that of the places of the queries
+--                            before a change, the vector of the positions of the queries
 
 local expr = require "base.expr"
 local mask = require "score.mask"

@@ -1,4 +1,4 @@
--- The places of queries among the keys. With a cache the keys are those of earlier rows and those that this run
+-- The positions of queries among the keys. With a cache the keys are those of earlier rows, then those that this run
 -- adds.
 
 local M = {}

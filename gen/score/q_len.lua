@@ -1,6 +1,6 @@
 -- q_len: the number of rows of a batch entry that a run computes.
 --
--- It limits no keys itself; the functions that are recorded for rows read it. An entry without rows is skipped.
+-- It does not limit keys; functions that handle rows read it. An entry without rows is skipped.
 
 return {
   key = "q_len", shown = "scaled",

@@ -1,4 +1,5 @@
--- sink: a logit of each head that takes weight and has no value, as in gpt-oss; zeros are PyTorch's add_zero_attn.
+-- sink: a logit of each head that takes weight and has no value, as in gpt-oss. Logits of zero are PyTorch's
+-- add_zero_attn.
 
 local types = require "machine.types"
 

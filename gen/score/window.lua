@@ -1,4 +1,4 @@
--- A window: a row sees so many keys before its place, and so many after it.
+-- A window: a row sees window_left keys before its position, and window_right after it.
 
 return {
   left = { key = "window_left", first = function(s) return s.place - s.cfg.window_left end },

@@ -214,9 +214,9 @@ function M.sections(plan, stage, add)
   attention.query_sections(plan, add)
   if key_query then add_task("kq", "Q with Wk", key_query.cols, scored) end
   if q_pairs then add_task("q_pairs", "Q of a head in pairs", q_pairs, scored) end
-  add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
+  add("task", { name = "p", doc = "attention weights", count = plan.weights_floats, type = scored })
   add_task("stats", "statistics", statistics.count(plan))
-  add("task", { name = "steady", doc = "whether maxima may rise", count = plan.isa.lanes })
+  add("task", { name = "steady", doc = "0, or infinity once maxima may rise", count = plan.isa.lanes })
   if value_context then add_task("c", "context of a head", value_context.steps) end
   if #plan.scores.hides > 0 then
     add("task", { name = "mask", doc = "biases of a mask", count = mask.count(plan) })

@@ -28,7 +28,8 @@ local M = {}
 local Own = {}
 Own.__index = Own
 
--- For an odd dk: whether the words of each head can be put into lanes in no more squares than the floats of all heads.
+-- For an odd dk: whether a transposition of the words of each head takes no more squares than one of the floats of all
+-- heads.
 local function fewer_squares(plan, tensor, depth)
   local lanes, side_by_side = plan.isa.lanes, layouts.side_by_side(tensor, depth)
   local words = plan.hb * tiles.ceil_div(tiles.words(plan.attend.scheme, depth), lanes)

@@ -62,7 +62,7 @@ function M.emit(K, place, stage)
   local params = { { "x", "in", memory:tensor(place, a) }, { "out", "out", memory:at(place, c.name):at(past * c.row) } }
   if c.scales then params[3] = { "scales", "out", memory:at(place, c.scales):at(past) } end
   local all, bounds = graph.in_block(plan, stage), rows_of.bounds_of(K, place, stage)
-  local text = ("Keeps the %s of %d head%s."):format(stage.of, all, all > 1 and "s" or "")
+  local text = ("Appends the %s of %d head%s to the cache."):format(stage.of, all, all > 1 and "s" or "")
   K:part("append_" .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)
     local heads, columns = all, stage.cols
     if layouts.side_by_side(a, columns) and not c.scales then heads, columns = 1, heads * columns end

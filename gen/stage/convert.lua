@@ -94,7 +94,7 @@ local function given(K, place, input)
   return input.of and K.plan.memory:tensor(place, input.of) or place[input.name]
 end
 
--- What a name has where the source is float32 beside inputs of another type.
+-- The suffix of a name whose source is float32, while inputs have another type.
 local function of_type(K, input)
   return K.plan.arrays.round and input.of and input.of.at ~= "input" and "_" .. input.of.name or ""
 end
@@ -304,7 +304,7 @@ M.key_rows = {
     if stage.ragged then rows, make = plan.cfg.seq_kv, words_of_row end
     local params = { { "k", "in", rows_of.operands(K, place, from) },
                      { "rows", "out", plan.memory:at(place, to.name) } }
-    K:part("fill_rows", ("Rows of K of %d head%s, zeros behind their words."):format(heads, heads > 1 and "s" or ""),
+    K:part("fill_rows", ("Rows of K of %d head%s, padded with zeros."):format(heads, heads > 1 and "s" or ""),
       params, rows_of.bounded(K, bounds, params, function(p)
       K:each("head", heads, function(head)
         local first = p.bounds.first or 0
@@ -327,7 +327,7 @@ local function value_block(K, place, stage, size, first)
                    { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.k_stride) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
   if bounds.stop then params[3] = { "key", "int", first * stage.c.scheme.group } end
-  K:part("value_rows_" .. size, ("%d words of rows of V, from as many rows of words."):format(size), params,
+  K:part("value_rows_" .. size, ("Transposes %d rows of words of V."):format(size), params,
     rows_of.bounded(K, bounds, params, function(p)
     local function block(at, used)
       t:scope(function()

@@ -1,6 +1,6 @@
--- Copies keys or values of a block of heads out of inputs or a cache, for one of three reasons. With a mask, tiles may
--- touch rows after the last one. Keys may need rope. Rows that are far apart may share too few sets of L1. Otherwise
--- attention reads them in place. Inputs are also copied into a cache.
+-- Copies keys or values of a block of heads out of inputs or a cache, if attention cannot read them in place. With a
+-- mask, tiles may touch rows after the last one; keys may need rope; rows with a large stride may map to too few sets
+-- of L1. Inputs are also copied into a cache.
 
 local choices = require "base.choices"
 local costs = require "schedule.costs"

@@ -138,7 +138,7 @@ function M.sections(plan, stage, add)
   local rows = query_rows(plan)
   if not rows then attention.query_sections(plan, add) end
   if not rows or rows.changed then add_task("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth) end
-  add_task("p", "weights of scores", stage.share * step.p_row, scored)
+  add_task("p", "attention weights", stage.share * step.p_row, scored)
   add_task("sums", "sums of weights", stage.share * plan.isa.lanes)
   add_task("o_sums", "sums of the context", stage.share * step.product.ld)
   if step.words then

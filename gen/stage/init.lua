@@ -1,5 +1,5 @@
--- The kinds of stages. All facts about a kind are in one file, or in one row of convert.lua; for products, in one table
--- for each way of nesting their loops:
+-- The kinds of stages. All facts about a kind are in one file, or in one row of convert.lua, or for products in one
+-- table per loop nest:
 --
 --   plan(plan, stage)          the cost of its tiles, and fields to add to the stage
 --   stays_near(plan, stage)    whether several heads may be projected together; missing: they may

@@ -31,7 +31,7 @@ function M.fills(pack, stage)
   end
 end
 
--- All groups of queries: also those that a run does not ask for where keys are made of their rows.
+-- All groups of queries. Where keys are made from the same rows, also those that a run does not ask for.
 function M.axes(plan, stage)
   local axis = groups.axis(plan)
   if stage.of_keys then axis.queries = nil end
@@ -95,7 +95,7 @@ function M.emit(K, place, stage, group, i)
   if stage.add then params[#params + 1] = { "add", "in", rows_of(stage.add) } end
   params[#params + 1] = { "out", "out", rows_of(stage.c) }
   if place.rows and stage.c.at == "input" then params[#params + 1] = { "asked", "int", place.rows - first } end
-  K:part(("%s_%dx%d"):format(stage.name, group.used, stage.cols), ("Norms of %d rows."):format(group.used), params,
+  K:part(("%s_%dx%d"):format(stage.name, group.used, stage.cols), ("Normalizes %d rows."):format(group.used), params,
     function(p)
     local own, rest = { K = K, stage = stage, p = p, factors = K.t:buffer("factors", 2 * lanes) }, group.used % lanes
     K:each("block", group.used // lanes, function(b) block(own, b * lanes, lanes) end)

@@ -206,7 +206,7 @@ M.tiles = {
   emit = function(K, place, stage, run, i)
     if run.margin then
       local params = { { "values", "out", K.plan.memory:at(place, "values") } }
-      return K:part("clear_values", "Zeros in the rows of V behind the last key.", params,
+      return K:part("clear_values", "Clears the rows of V after the last key.", params,
         function(p) rows_of.clear_values(K, p.values, {}) end)
     end
     choices.add(K.t.why, "project_order")

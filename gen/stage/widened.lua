@@ -75,7 +75,7 @@ local function emit(K, place, stage, panels, j)
     return K.plan.memory:at(place, name):at(tiles.panel_at(own, panels, j))
   end
   K:part(("widen_int%d_%dx%d"):format(packed.scheme.quant.bits, packed.steps, panels.used),
-    ("Pairs of %d rows of weights of %d columns."):format(packed.steps, panels.used),
+    ("Dequantizes %d rows of %d weights to pairs."):format(packed.steps, panels.used),
     { { "words", "in", at(of.weights.section, packed) }, { "pairs", "out", at(stage.name, product) } },
     function(p) panel(K, { packed = packed, product = product, panels = panels }, p) end)
 end

@@ -9,12 +9,12 @@
 --   relu2        max(x, 0)^2                                         0.5            0.5
 --
 -- Errors are the largest over all 2^32 floats on avx512 and avx2, and over every 31st on scalar. A result between zero
--- and -2^-93 may be zero. NaN stays NaN. The others are the limits where x is infinite, such as 0 for -inf, of which
--- PyTorch 2.13 makes NaN, but for relu; its gelu does that with inf too.
+-- and -2^-93 may be zero. NaN stays NaN. At infinite x results are the limits, such as 0 for -inf. There PyTorch 2.13
+-- returns NaN, except for relu, and its gelu does so for inf too.
 --
--- One form has the four smooth ones: max(x, 0) - a tail(a), where a is |x|. The tail is Phi(-a), or e / (1 + e) for a
--- power e, which is zero below 2^-100. Nothing cancels for negative x, and nothing branches. A large a is replaced by
--- one whose tail is zero.
+-- The four smooth functions share a form: max(x, 0) - a tail(a), where a is |x|. The tail is Phi(-a), or e / (1 + e)
+-- for a power e, which is zero below 2^-100. Nothing cancels for negative x, and nothing branches. A large a is
+-- replaced by one whose tail is zero.
 
 local exp = require "tape.exp"
 

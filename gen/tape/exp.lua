@@ -105,7 +105,7 @@ local function define(t, w)
   return t:define({
     name = "exp2_" .. w.lanes, w = w, attr = "inline __attribute__((always_inline))",
     params = { { kind = w.t, name = "x" } }, keep = true,
-    doc = "2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN.",
+    doc = "2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN.",
   }, function()
     t:result(power(t, w, x, t:op("lt", w, "tiny", x, t:op("set", w, "lowest", M.lowest))))
   end)

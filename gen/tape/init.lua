@@ -2,7 +2,7 @@
 --
 -- An emitter records functions; a function is a list of nodes:
 --   op      dst = op(args) for one primitive of isa/ops.lua; dst is nil for stores
---   loop    for var = 0 .. count-1; unrolled: the compiler writes it as straight code
+--   loop    for var = 0 .. count-1; unrolled: the compiler unrolls it completely
 --   when    a block that runs if the integer `left` < `right`
 --   unless  a block that runs if one of the conditions is false
 --   call    a function of this tape with pointers and integers
@@ -10,7 +10,8 @@
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
 --   place   a named pointer
 --   buffer  a named array of so many floats, aligned to a line of the cache
---   fence   stores of a buffer end there: else compilers would keep its values in registers, and spill others
+--   fence   stores to a buffer are complete there; otherwise compilers would keep its values in registers, and spill
+--           others
 --   note    a comment; scope: braces of C
 --   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only tape/roll.lua makes
 --           them, and loops that start at `first`

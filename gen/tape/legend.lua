@@ -9,14 +9,14 @@ local M = {}
 
 -- { pattern of names, as the legend has it, meaning }
 M.rows = {
-  { "^acc_", "acc", "sums of a tile" },
-  { "^a_", "a", "its rows" },
-  { "^b_", "b", "its columns" },
-  { "^x_?", "x", "scores less m, rows to transpose" },
+  { "^acc_", "acc", "accumulators of a tile" },
+  { "^a_", "a", "elements of the left matrix" },
+  { "^b_", "b", "vectors of the right matrix" },
+  { "^x_?", "x", "scores minus m, or rows to transpose" },
   { "^m_", "m", "maxima" },
   { "^p_", "p", "weights exp2(x)" },
-  { "^s_", "s", "scores behind a mask" },
-  { "^o_", "o", "context" },
+  { "^s_", "s", "masked scores" },
+  { "^o_", "o", "context: weights times V" },
   { "^w_", "w", "weights over their sum" },
   { "^t%d", "t<n>", "a transposition in blocks of n" },
   { "^t_c%d", "t_c<vector>_<n>", "the same for several vectors" },
@@ -24,16 +24,16 @@ M.rows = {
   { "^r$", "r", "x - n" },
   { "^[cp]%d$", "c<i>, p<i>", "coefficients and values of exp2's polynomial" },
   { "^c_half$", "c_half", "one half" },
-  { "^s$", "s", "scores behind a mask" },
+  { "^s$", "s", "masked scores" },
   { "^p$", "p", "weights exp2(x)" },
 }
 
 -- { whether a node has it, as the legend has it, meaning }: what stands behind words.
 M.parts = {
   { function(node) return node.dst and node.dst.name:find("_s%d+$") end,
-    "<word>_s<chain>", "one of several sums, which are added in the end" },
+    "<word>_s<chain>", "one of several partial sums, which are added at the end" },
   { function(node) return node.kind == "op" and node.op.name == "fma_lane" end,
-    "<word>..[<lane>]", "a lane of a vector, by GNU C: lane intrinsics take only constants" },
+    "<word>..[<lane>]", "a lane of a vector, in GNU C: lane intrinsics take only constants" },
 }
 
 local function explained(name)

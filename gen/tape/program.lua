@@ -1,4 +1,4 @@
--- A tape -> a program for gen/host/evaluate.c, which runs it without a compiler.
+-- Turns a tape into a program for gen/host/evaluate.c, which runs it without a compiler.
 --
 -- A program is { functions, meanings, constants, globals, number }.
 --   number    of a function, by its name

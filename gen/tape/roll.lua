@@ -1,6 +1,6 @@
 -- Writes once what a function repeats. A run of equal statements whose coordinates and offsets move by equal steps
--- becomes a loop of a literal count. The compiler is told to unroll it, except in functions that are to stay short.
--- The order of operations stays.
+-- becomes a loop of a literal count. A pragma has the compiler unroll it, except in functions that are to stay short.
+-- The order of operations does not change.
 --
 --   const __m512 a_r0 = set1(a[0]);
 --   acc_r0 = fmadd(a_r0, b, acc_r0);            UNROLL(6) for (r = 0; r < 6; ++r) {

@@ -3,10 +3,11 @@
 --
 --   block   BLOCK words are summed in registers,
 --   span    sums of blocks are added in the same type, up to SPAN words, in memory near by,
---   all     the halves of these become float32, and are added as such; both halves meet at last, then the bias.
+--   all     the halves of these become float32 and are added as such; at the end the two halves are added, then the
+--           bias.
 --
--- Which words meet depends on their place in the sum alone: tiles of any size have the same bits. Where a sum is not
--- finite, the tile is computed anew with sums in float32, which replace those sums.
+-- Which words meet depends on their place in the sum alone: tiles of any size have the same bits. If a sum is not
+-- finite, the tile is computed again with sums in float32, which replace the others.
 
 local choices = require "base.choices"
 local outer = require "way.outer"

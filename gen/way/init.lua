@@ -1,5 +1,5 @@
--- The ways in which an ISA multiplies, a file each. A scheme of isa/init.lua names its way. Other modules read the
--- fields below; they never ask which way it is.
+-- Product kernels, called ways in code: how an ISA multiplies, one file each. A scheme of isa/init.lua names its way.
+-- Other modules read the fields below, and never ask which way it is.
 --
 -- Layout and tiles, when planning:
 --   whole      all groups of queries have full vectors, the same number in each
@@ -7,7 +7,7 @@
 --   tile_words(scheme)     words of a block of such rows; nil: a row is one piece
 --   key_rows(isa)      keys of a tile of scores, where no other number is possible
 --   key_block          keys of a block of softmax
---   twice      neighbouring tiles may share rows, so that all tiles have one size
+--   twice      neighbouring tiles may both compute some rows, so that all tiles have one size
 --   columns    text: why weights must be operand B
 --   chained    a sum of few steps may be several chains, added at the end
 --   fetched    weights that tiles fetch ahead: "all", "shares" of them, or "none"
@@ -30,9 +30,9 @@
 --   tile(t, tile)          a whole tile as emit/gemm.lua has it, in place of steps
 --   buffered   { size, products, sums, interleaved }: sums lie in a buffer, so that the end of a tile may be recorded
 --              apart from its products; see way/tile.lua
---   alone(K, tile, code)   a whole function of a tile, in place of all that (way/f16sum.lua)
+--   alone(K, tile, code)   a whole function of a tile, in place of all these (way/f16sum.lua)
 --   peak(t, scheme, own)   the loop of emit/peak.lua; returns the flops of a round. op(scheme): what it is named by
---   own_sums   sums are of the operands' type at first
+--   own_sums   partial sums have the operands' type
 
 local M = { list = {} }
 

@@ -1,6 +1,6 @@
 -- Vectors of B times a lane of a vector of A. A is contiguous from row to row or from step to step. Rows or steps that
 -- do not fill a vector are broadcast, as in outer.lua. With `deinterleave` (isa/init.lua) a vector of B has the first
--- or the second numbers of its words. It is multiplied by that half of a lane. Then the last vector of A is read with
+-- or the second numbers of its words. It is multiplied by that half of a lane, and the last vector of A is read with
 -- fewer numbers.
 
 local outer = require "way.outer"

@@ -1,4 +1,4 @@
--- An element of A in every lane, times vectors of B: any ISA.
+-- Broadcasts an element of A to all lanes, and multiplies it by vectors of B, on any ISA.
 
 local choices = require "base.choices"
 

@@ -1,5 +1,5 @@
--- Tile registers: two by two tiles of sums at most, K steps of as many words as a row of a tile has. Operand A lies in
--- rows of words, or in blocks of them (schedule/tiles.lua), B in rows of vectors. Both have zeros behind the last K
+-- Tile registers: at most 2 x 2 accumulator tiles, and K steps of as many words as a row of a tile has. Operand A lies
+-- in rows of words, or in blocks of them (schedule/tiles.lua), B in rows of vectors. Both have zeros behind the last K
 -- step. Rows of A behind the last one may hold anything. Sums go to a small buffer, from which an epilogue reads
 -- vectors.
 --

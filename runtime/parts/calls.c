@@ -51,7 +51,7 @@ static int in_range(const int *ints, int count, int most) {
   return 1;
 }
 
-/* What is wrong with one pointer of a struct; `batch` is the number of ints behind it. */
+/* What is wrong with one pointer of a struct; `batch` is the number of ints that it points to. */
 static mhagen_status check_need(const mhagen_need *need, const void *given, int batch) {
   const void *pointer;
   memcpy(&pointer, (const char *)given + need->at, sizeof pointer);
@@ -61,7 +61,7 @@ static mhagen_status check_need(const mhagen_need *need, const void *given, int 
   return MHAGEN_OK;
 }
 
-/* The first status of all that is wrong, in the order of mhagen_status. */
+/* Of all errors the one that comes first in mhagen_status. */
 static mhagen_status check_needs(const mhagen_need *needs, int count, const void *given,
                                  int batch) {
   mhagen_status first = MHAGEN_OK;
@@ -96,13 +96,13 @@ static int is_packed_for(const mhagen_kernel *kernel, const void *packed) {
   return kernel->packed_bytes == 0 || fingerprint_in(packed) == kernel->fingerprint;
 }
 
-/* The same of tables that are apart. Elsewhere they are not read: a caller may have been compiled
- * with a mhagen_args that ends before them. */
+/* The same for separate tables. Other kernels do not read the field, because a caller may have been
+ * compiled with a mhagen_args that ends before it. */
 static int has_own_tables(const mhagen_kernel *kernel, const mhagen_args *args) {
   return kernel->tables_bytes == 0 || fingerprint_in(args->tables) == kernel->tables_fingerprint;
 }
 
-/* The same with what this machine can run, and with whose packed weights and tables they are. */
+/* The same, and that this machine can run it, and that packed weights and tables are its own. */
 static mhagen_status check_call(const mhagen_kernel *kernel, const mhagen_need *needs, int count,
                                 const mhagen_args *args) {
   const mhagen_status status = check_needs(needs, count, args, kernel->batch);
@@ -124,7 +124,7 @@ mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *
   return check_call(one, one->fill_needs, one->fill_need_count, args);
 }
 
-/* What is said of an argument that is null, not aligned, or has a number out of its range. */
+/* The messages for an argument that is null, not aligned, or has a number out of its range. */
 typedef struct arg_row {
   size_t at; /* in mhagen_args */
   const char *text[3];
@@ -194,8 +194,8 @@ void mhagen_test_quietly(void (*test)(const float *in, float *out), const float 
   set_environment(before);
 }
 
-/* To ask for the environment waits for all sums before: 1.5 % of a run of micro on Zen 5. So a run
- * does not ask by itself. */
+/* Reading the floating-point environment waits for all earlier sums, 1.5 % of a run of micro on Zen
+ * 5. So a run does not read it by itself. */
 mhagen_status mhagen_call_quietly(mhagen_status (*call)(const mhagen_args *args),
                                   const mhagen_args *args) {
   const environment before = get_environment();

@@ -9,12 +9,12 @@
 #define ASKS_CPUID
 #include <cpuid.h>
 
-/* What a CPU says of itself: in a register of a leaf and subleaf of CPUID, and in XCR0. */
+/* The words that describe a CPU: registers of leaves of CPUID, and XCR0. */
 enum { C1, B7, C7, D7, A7_1, SAVED, WORDS };
 
 /* What each mhagen_cpu needs besides another one. The bits of SAVED are of registers that the
- * operating system saves. Builtins of compilers do not know all of these, and are in a library that
- * not every linker finds. */
+ * operating system saves. Compiler builtins do not know all of these, and need a library that not
+ * every linker finds. */
 static const struct { mhagen_cpu isa, besides; unsigned bits[WORDS]; } cpu_rows[] = {
   /* FMA; AVX2 */
   { MHAGEN_CPU_AVX2, MHAGEN_CPU_ANY, { [C1] = 1u << 12, [B7] = 1u << 5, [SAVED] = 3u << 1 } },
@@ -57,8 +57,8 @@ static unsigned ask_cpu(void) {
   return has;
 }
 
-/* The same, asked once, for on virtual machines CPUID takes some twenty microseconds. Threads that
- * ask at the same time find the same. */
+/* The same, cached, because CPUID takes some twenty microseconds on virtual machines. Threads that
+ * ask at the same time get the same answer. */
 static unsigned known_cpu(void) {
   static unsigned known; /* never 0 */
   unsigned has = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -66,7 +66,7 @@ static unsigned known_cpu(void) {
   return has;
 }
 
-/* Asks Linux for the tiles, which a process has to do before it uses them: whether it may. */
+/* Asks Linux for the tiles, as a process must before it uses them. Returns whether it may. */
 static int ask_tiles(void) {
 #if defined(__x86_64__) && defined(__linux__)
   const long arch_prctl = 158, request_permission = 0x1023, tile_data = 18;
@@ -81,14 +81,14 @@ static int ask_tiles(void) {
 #endif
 }
 
-/* What is known of the tiles. A refusal may end: a thread had too small a stack for signals. So
- * it is asked again, unless a bundle has chosen a member without tiles, for good. */
+/* What is known of the tiles. A refusal may be temporary, because a thread had too small a signal
+ * stack. So Linux is asked again, unless a bundle has chosen a member without tiles for good. */
 enum { UNASKED, REFUSED, DONE_WITHOUT, GRANTED };
 static unsigned tile_state;
 
 static unsigned known_tiles(void) { return __atomic_load_n(&tile_state, __ATOMIC_RELAXED); }
 
-/* From one state to another; else `from` becomes the state that another thread has made it. */
+/* Changes the state from one to another; if another thread was first, `from` becomes its state. */
 static int move_tiles(unsigned *from, unsigned to) {
   return __atomic_compare_exchange_n(&tile_state, from, to, 0, __ATOMIC_RELAXED,
                                      __ATOMIC_RELAXED);
@@ -103,7 +103,7 @@ static int has_tiles(void) {
   return now == GRANTED;
 }
 
-/* Whether a choice stays that was made when the tiles were in state `before`. */
+/* Whether a choice that was made in state `before` of the tiles stays. */
 static int is_settled(unsigned before) {
   unsigned now = known_tiles();
   if (now == REFUSED && move_tiles(&now, DONE_WITHOUT)) return 1;

@@ -16,8 +16,7 @@ static void set_environment(environment to) {
   __asm__ volatile("ldmxcsr %0" : : "m"(both) : "memory");
 }
 
-/* Bits that let an exception trap, or keep it from that; those by which subnormal numbers are
- * zeros. */
+/* Bits that enable traps, and bits that mask them; bits that flush subnormal numbers to zero. */
 static const uint64_t traps_on = 0, traps_off = 0x1F80, flush = 0x8040;
 #elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
 static environment get_environment(void) {
@@ -44,8 +43,8 @@ static environment without_traps(environment of) {
   return (environment){(of.control & ~traps_on) | traps_off, of.raised};
 }
 
-/* Whether sums become the nearest number. The sums themselves tell, on any CPU; memory hides them
- * from the compiler. */
+/* Whether sums are rounded to nearest, by two sums, on any CPU; volatile hides them from the
+ * compiler. */
 static int rounds_to_nearest(void) {
   const volatile float one = 1.0f, little = 0x1p-26f;
   const volatile float above = one + little, below = one - little;

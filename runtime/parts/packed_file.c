@@ -10,8 +10,8 @@ mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel) {
   return head;
 }
 
-/* The checksum of words behind those that it is of. Each step is one-to-one, so no change of a
- * single word is missed. */
+/* Extends a checksum by more words. Each step is one-to-one, so no change of a single word is
+ * missed. */
 static uint64_t sum_words(uint64_t sum, const void *bytes, uint64_t size) {
   for (uint64_t i = 0; i < size; i += sizeof sum) {
     uint64_t word;

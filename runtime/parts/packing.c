@@ -25,7 +25,7 @@ static int is_table(const mhagen_matrix *m) {
   return m->null == MHAGEN_COSINES || m->null == MHAGEN_SINES;
 }
 
-/* A number of a matrix that is not given. */
+/* A number of a matrix whose pointer is null. */
 static double instead(const mhagen_packing *packing, const mhagen_matrix *m, ptrdiff_t i) {
   if (!is_table(m)) return m->null == MHAGEN_ONES ? 1.0 : 0.0;
   const double place = (double)(i / m->columns + packing->rope_first);
@@ -90,7 +90,7 @@ static uint32_t to_f16(double x) {
   return sign | (uint32_t)(half + (rest > middle || (rest == middle && half % 2 != 0)));
 }
 
-/* What bits of these types are, as a float. */
+/* Bits of these types as a float. */
 static float of_bits(uint32_t bits) {
   float x;
   memcpy(&x, &bits, sizeof x);
@@ -109,12 +109,12 @@ static float of_f16(uint32_t bits) {
   return of_bits(sign | (size + (more << 23)));
 }
 
-/* Steps and columns at a time: matrices are read along either in lines of the cache that stay, and
- * what does not depend on a column is asked once. */
+/* Steps and columns at a time: blocks keep cache lines of matrices that are read along either, and
+ * what does not depend on a column is decided once. */
 enum { STEPS = 8, COLUMNS = 32 };
 
-/* What the scales that are tried for a group make of its steps so far, by column: the sum of the
- * integers times the numbers, and that of the squares of the integers. */
+/* For each scale that is tried for a group, by column and over its steps so far: the sum of the
+ * integers times the numbers, and the sum of the squares of the integers. */
 enum { TRIED = 12 };
 
 typedef struct fits { int32_t products[TRIED][COLUMNS], squares[TRIED][COLUMNS]; } fits;
@@ -255,14 +255,15 @@ static void write_fits(step_place to, ptrdiff_t first, ptrdiff_t end, const doub
   }
 }
 
-/* The nearest integer, ties to even, for |x| <= 127; without a branch, which would be a coin's. */
+/* The nearest integer, ties to even, for |x| <= 127; without a branch, which would be
+ * unpredictable. */
 static int to_integer(double x) {
   const int low = (int)(x + 128.0) - 128; /* or one more, where x is almost that */
   const double part = x - low;
   return low + ((part > 0.5) | ((part == 0.5) & low & 1));
 }
 
-/* The scales are there; each becomes that of products behind the last step of its group. */
+/* The scales are known; after the last step of its group, each becomes the scale of products. */
 static void write_quants(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
     float *const at = to.scales + c;

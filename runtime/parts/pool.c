@@ -1,13 +1,14 @@
-/* Cycles that a run takes to begin, that a phase takes for each of the threads that wait for its
- * end, and that a task takes whose operands other cores have made. Measured on Emerald Rapids: a
- * phase of empty tasks takes .06 us on 2 threads, .12 on 8, 1.5 on 16 of 8 cores. */
+/* Cycles for the start of a run, for each thread that waits at the end of a phase, and for a task
+ * whose operands other cores have written. Measured on Emerald Rapids: a phase of empty tasks takes
+ * .06 us on 2 threads, .12 on 8, 1.5 on 16 of 8 cores. */
 static const double BEGIN = 3000, WAIT = 100, TAKE = 1500;
 
-/* What twice as many threads, and several in the place of one, must gain by the model. */
+/* The ratio of cycles, by the model, below which twice as many threads are taken, and several
+ * instead of one. */
 static const double WORTH_DOUBLING = 0.9, WORTH_FORKING = 0.8;
 
-/* Takes a list of phases on so many threads if `price` times its cycles are fewer. The more there
- * are, the more likely a slow one holds the last task: up to half a task more than the mean. */
+/* Takes a list of phases on so many threads if `price` times its cycles are fewer. With more
+ * threads, a slow one more likely holds the last task: up to half a task more than the mean. */
 static void consider(mhagen_choice *best, mhagen_choice other, double price) {
   other.cycles = BEGIN;
   for (int p = 0; p < other.phase_count; p++) {
@@ -97,7 +98,7 @@ static int allowed_cpus(void) {
   return count;
 }
 
-/* The same or fewer, if cgroups (version 2) grant the thread less than that much time of CPUs. */
+/* The same or fewer, if cgroups (version 2) grant the thread less CPU time. */
 static int granted_cpus(int cpus) {
   char path[1020 + sizeof MHAGEN_CGROUPS] = MHAGEN_CGROUPS, line[1000];
   char *const own = path + strlen(path);
@@ -136,24 +137,24 @@ typedef struct shared {
   char apart[128 - sizeof(size_t)];
 } shared;
 
-/* A thread of a pool, and its share of the tasks of each phase. These are neighbours, so that it
- * has to do with the same heads in each phase and in each run. Whoever has no task left takes those
- * of others. */
+/* A thread of a pool, and its share of the tasks of each phase. A share is contiguous, so that a
+ * thread works on the same heads in each phase and each run. A thread without tasks takes those of
+ * others. */
 typedef struct seat {
   shared taken; /* how many of its tasks have been, in all phases so far */
   mhagen_pool *pool;
   pthread_t thread; /* of all but the first: that is the caller */
 } seat;
 
-/* A run is a list of phases. A thread leaves a phase when all of its tasks are taken, so that
- * somebody is at them. The next task waits until they have ended. No lock is held in a run unless a
- * thread sleeps or is woken.
+/* A run is a list of phases. A thread leaves a phase when all of its tasks have been taken by some
+ * thread. The first task of the next phase waits until they have ended. No lock is held in a run
+ * unless a thread sleeps or is woken.
  *
  * The caller describes a run, opens it, works, closes it, and waits until every worker that went in
  * has left. A worker goes in before it looks whether the run is open, so that nothing changes while
  * it reads what describes the run. */
 struct mhagen_pool {
-  shared done;           /* tasks that have ended and been told */
+  shared done;           /* tasks that are reported as ended */
   shared posted;         /* the number of the latest run, which idle workers wait for */
   shared open;           /* the number of the run that is open; 0: none is */
   shared entered, left;  /* workers that went in, since the pool was made, and those that left */
@@ -170,8 +171,9 @@ struct mhagen_pool {
   seat seats[];
 };
 
-/* Numbers are read and written by builtins that need no C11. With a compiler that has none, or
- * -DMHAGEN_NO_ATOMICS, a lock of the pool guards them, and threads that wait sleep at once. */
+/* Numbers are read and written by atomic builtins, which need no C11. With a compiler that has
+ * none, or -DMHAGEN_NO_ATOMICS, a lock of the pool guards them, and threads that wait sleep at
+ * once. */
 #if defined(__GNUC__) && !defined(MHAGEN_NO_ATOMICS)
 enum { LOOKS = 4000 };
 static size_t add(mhagen_pool *pool, shared *of, size_t more) { /* returns what it was */
@@ -214,7 +216,7 @@ static int reaches(mhagen_pool *pool, shared *of, size_t least) {
   return get(pool, of) - least <= (size_t)-1 / 2;
 }
 
-/* Waits until a number reaches `least`: looks so often, then sleeps, as one of `asleep`. Whoever
+/* Waits until a number reaches `least`: polls so often, then sleeps as one of `asleep`. Whoever
  * changes the number wakes these. On Intel 4,000 looks take a fifth of a millisecond. */
 static void wait_for(mhagen_pool *pool, shared *of, size_t least, shared *asleep,
                      pthread_cond_t *changed, int looks) {
@@ -241,7 +243,7 @@ static void wake(mhagen_pool *pool, shared *asleep, pthread_cond_t *changed) {
   pthread_mutex_unlock(&pool->lock);
 }
 
-/* Within a run a phase is worth more looks: to wake a thread takes longer than most phases. */
+/* Within a run a thread polls longer, because waking one takes longer than most phases. */
 static void wait_within(mhagen_pool *pool, shared *of, size_t least) {
   wait_for(pool, of, least, &pool->sleepers, &pool->ended, 8 * pool->looks);
 }
@@ -260,8 +262,8 @@ static int take(seat *of, size_t before, int count) {
   return -1;
 }
 
-/* Takes tasks until none is left, first those of the thread's own seat. Tells of those that have
- * ended when it leaves their phase. Returns the number of all tasks. */
+/* Takes tasks until none is left, first those of the thread's own seat. When it leaves a phase, it
+ * reports those that have ended. Returns the number of all tasks. */
 static size_t take_tasks(mhagen_pool *pool, int own) {
   const int threads = pool->choice.threads;
   size_t first = 0, before[MHAGEN_MAX_THREADS]; /* tasks of earlier phases: of all, of each seat */

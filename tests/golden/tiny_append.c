@@ -19,13 +19,13 @@
  *             projected keys 32; values 32
  *             task      q 64; q_rows 8; weights 192; sums 32; o_sums 32
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
- *             index, as in <word>_c<vector>[row]; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
- *               o: context
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the
+ *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
+ *               o: context: weights times V
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
  *               n: x rounded
@@ -41,7 +41,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define pack_matrices tiny_append_pack_matrices
 #define pack_terms tiny_append_pack_terms
 #define pack_fills tiny_append_pack_fills
@@ -83,7 +83,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 3, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 3, 2, MHAGEN_ZEROS, NULL },
@@ -178,7 +178,7 @@ mhagen_status tiny_append_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -205,7 +205,7 @@ static inline void put_int8(int8_t *p, __m256 a, size_t n) {
   memcpy(p, &bytes, n);
 }
 
-/* a, in a register: no use of it reads memory again. */
+/* Keeps a in a register, so that no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
@@ -259,7 +259,7 @@ static NOINLINE void project_rows(const float *x, const float *w, float *out, co
   rows_1x2_k3(x, w, bias, out);
 }
 
-/* Keeps the keys of 1 head. */
+/* Appends the keys of 1 head to the cache. */
 static NOINLINE void append_keys(const float *x, int8_t *out, float *scales) {
   {
     __m256 most = _mm256_setzero_ps();
@@ -346,7 +346,7 @@ static NOINLINE void queries_rows_1of8(const float *xt, float *x) {
   }
 }
 
-/* Scores of the keys that a query sees, of the heads that share these. */
+/* Scores of the keys that a query sees, for the heads that share them. */
 static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrdiff_t first,
     ptrdiff_t stop, const float *scales) {
   const ptrdiff_t tiles = (stop - first + 7) / 8;
@@ -392,7 +392,7 @@ static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrd
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 lowest = _mm256_set1_ps(-100.0f);
   const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
@@ -422,7 +422,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
-/* Weights of one query and their sum. */
+/* The weights of one query, and their sum. */
 static NOINLINE void step_weights(float *p, float *sums, ptrdiff_t first, ptrdiff_t stop) {
   const __m256 none = _mm256_set1_ps(-INFINITY);
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) _mm256_storeu_ps(p + stop + 8 * i, none);
@@ -497,7 +497,7 @@ static NOINLINE void step_context_1x2(const float *p, const int8_t *v, float *o,
   _mm256_storeu_ps(o, sum_r0_c0);
 }
 
-/* The context of a query, of the heads that share values. */
+/* The context of a query, for the heads that share values. */
 static NOINLINE void step_context(const int8_t *v, float *p, const float *sums, float *o,
     float *out, ptrdiff_t first, ptrdiff_t stop, const float *scales) {
   {
@@ -524,7 +524,7 @@ static NOINLINE void attend_1of8(const float *xt, const float *packed, const int
     ptrdiff_t past) {
   float *const q = scratch; /* [16], Q */
   float *const q_rows = scratch + 16; /* [2], rows of Q */
-  float *const weights = scratch + 32; /* [48], weights of scores */
+  float *const weights = scratch + 32; /* [48], attention weights */
   float *const sums = scratch + 80; /* [8], sums of weights */
   float *const o_sums = scratch + 96; /* [8], sums of the context */
   query_2x1of8_k3(packed, xt, packed + 16, q);
@@ -646,14 +646,14 @@ static void task_output(const mhagen_args *args, int index) {
 static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* fused: both are rounded once */
+  /* an FMA rounds once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const __m256 magic = _mm256_set1_ps(12582912.0f);
   const __m256 nearest = _mm256_add_ps(given[3], magic);
   const __m256 none = _mm256_sub_ps(nearest, magic);
@@ -667,7 +667,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   _mm256_storeu_ps(out + 32, quotient_1);
   const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
   _mm256_storeu_ps(out + 40, quotient_2);
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const __m256 zero = _mm256_setzero_ps();
   const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
   const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
@@ -703,7 +703,7 @@ static const mhagen_phase phase_list[] = {
   { "output", task_output, 0, 1, 1.25 },
 };
 enum { PHASES = 5 };
-enum { COARSE = 0 }; /* phases of the coarse list, behind those */
+enum { COARSE = 0 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_append_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -712,7 +712,7 @@ mhagen_status tiny_append_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -720,16 +720,16 @@ mhagen_status tiny_append_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 8];
   if (!tiny_append_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for avx2: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"

@@ -15,16 +15,16 @@
  *             projected keys 320; values 320
  *             task      q 512; weights 320; stats 640; steady 64
  *   registers sums and operands of a K step take at most 10 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
- *             index, as in <word>_c<vector>[row]; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the
+ *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
  *               m: maxima
  *               p: weights exp2(x)
- *               s: scores behind a mask
- *               o: context
+ *               s: masked scores
+ *               o: context: weights times V
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
  *               r: x - n
@@ -39,7 +39,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define pack_matrices tiny_avx512_pack_matrices
 #define pack_terms tiny_avx512_pack_terms
 #define pack_fills tiny_avx512_pack_fills
@@ -93,7 +93,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 8, 8, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 8, 8, MHAGEN_ZEROS, NULL },
@@ -186,7 +186,7 @@ mhagen_status tiny_avx512_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -213,16 +213,16 @@ static inline __m512 root16(__m512 a) {
 }
 
 /* Statistics of a group of queries: rows of 16 floats, one a query. */
-enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { MINUS_MAX = 0 }; /* minus the maximum of the scores */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { TOP = 32 }; /* the largest score that is stored */
 enum { INVERSE = 48 }; /* 1 over the sum */
-enum { FALL = 48 }; /* what is subtracted from stored scores */
+enum { FALL = 48 }; /* what is subtracted from stored scores before exp2 */
 enum { LAST_KEY = 64 }; /* the last key that is seen */
-enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
-enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added to the sums */
-enum { MAX_START = 144 }; /* the part of MINUS_MAX that sums of scores start at */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX when a head begins, or begins again */
+enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added after the dot product */
+enum { MAX_START = 144 }; /* the part of MINUS_MAX that dot products start from */
 
 /* XT[8][16] from 5 rows of X[..][8]. */
 static NOINLINE void transpose_5of16(const float *x, float *xt) {
@@ -328,7 +328,7 @@ static NOINLINE void query_8x5of16_k8(const float *a, const float *b, const floa
   UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 lowest = _mm256_set1_ps(-100.0f);
   const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
@@ -348,7 +348,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
+/* Scores of the first keys, their maximum, the weights and their sum. */
 static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
@@ -430,7 +430,7 @@ static NOINLINE void context_4x5of16_final(const float *v, const float *p, float
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Stores scores of some keys, and their maximum. */
+/* Stores the scores of some keys, and updates their maximum. */
 static NOINLINE void scores_stored_masked_5x5of16(const float *k, const float *q, float *stats,
     float *s, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
@@ -461,7 +461,7 @@ static NOINLINE void scores_stored_masked_5x5of16(const float *k, const float *q
   _mm256_storeu_ps(stats + TOP, top_c0);
 }
 
-/* Weights of stored scores, added to the sum. */
+/* Weights exp2(score - maximum) of stored scores, added to the sum. */
 static NOINLINE void weights_5x5of16(float *stats, float *p) {
   __m256 x_c0[5], sum_c0[4];
   const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
@@ -488,7 +488,7 @@ static NOINLINE void weights_5x5of16(float *stats, float *p) {
   _mm256_storeu_ps(stats + SUM, total_c0);
 }
 
-/* Weights of some keys with a known maximum. */
+/* Weights of a block of keys, whose maximum is known. */
 static NOINLINE void known_5of16(const float *q, const float *k, float *p, float *stats,
     ptrdiff_t from, ptrdiff_t bound, ptrdiff_t stop) {
   for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
@@ -528,7 +528,7 @@ static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
+/* The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf. */
 static NOINLINE void safe_5of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o, ptrdiff_t finish) {
   {
@@ -582,7 +582,7 @@ static NOINLINE void safe_5of16(const float *q, const float *k, const float *v, 
 static NOINLINE void attend_5of16(const float *xt, const float *packed, const float *keys,
     const float *values, float *scratch, float *o, ptrdiff_t len) {
   float *const q = scratch; /* [128], Q */
-  float *const weights = scratch + 128; /* [80], weights of scores */
+  float *const weights = scratch + 128; /* [80], attention weights */
   float *const stats = scratch + 208; /* [160], statistics */
   query_8x5of16_k8(packed, xt, packed + 64, q);
   const ptrdiff_t finish = (len + 4) / 5 < 1 ? (len + 4) / 5 : 1;
@@ -736,7 +736,7 @@ static void task_output(const mhagen_args *args, int index) {
   output_1x5of16_8(wo, bo, context, args->y);
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 lowest = _mm512_set1_ps(-100.0f);
   const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
@@ -761,14 +761,14 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* fused: both are rounded once */
+  /* an FMA rounds once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const __m512 magic = _mm512_set1_ps(12582912.0f);
   const __m512 nearest = _mm512_add_ps(given[3], magic);
   const __m512 none = _mm512_sub_ps(nearest, magic);
@@ -782,7 +782,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   _mm512_storeu_ps(out + 64, quotient_1);
   const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
   _mm512_storeu_ps(out + 80, quotient_2);
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const __m512 zero = _mm512_setzero_ps();
   const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
   const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
@@ -817,7 +817,7 @@ static const mhagen_phase phase_list[] = {
   { "output", task_output, 0, 1, 20 },
 };
 enum { PHASES = 4 };
-enum { COARSE = 0 }; /* phases of the coarse list, behind those */
+enum { COARSE = 0 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_avx512_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
@@ -826,7 +826,7 @@ mhagen_status tiny_avx512_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -834,16 +834,16 @@ mhagen_status tiny_avx512_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 16];
   if (!tiny_avx512_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for avx512: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"

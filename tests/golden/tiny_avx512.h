@@ -11,7 +11,7 @@
 
 #include "mhagen.h"
 
-#define TINY_AVX512_MHAGEN_VERSION 200 /* of the mhagen that made this file */
+#define TINY_AVX512_MHAGEN_VERSION 200 /* the version of mhagen that made this file */
 #if MHAGEN_VERSION != TINY_AVX512_MHAGEN_VERSION
 #error "tiny_avx512.h is of mhagen 0.2.0, mhagen.h is not: generate both with one version"
 #endif
@@ -36,7 +36,7 @@ extern "C" {
 #define TINY_AVX512_PACKED_BYTES 2048
 #define TINY_AVX512_WORKSPACE_BYTES 3200
 
-/* Packs the weights, once, into the 2048 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights once into the 2048 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,
  * MHAGEN_ERR_ROUNDING; nothing is written then. */
 MHAGEN_API mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed);
@@ -55,12 +55,12 @@ MHAGEN_API mhagen_status tiny_avx512_run(const mhagen_args *args);
 /* Whether this CPU can run it (avx512). */
 MHAGEN_API int tiny_avx512_supported(void);
 
-/* Whether the compiler's flags have left the arithmetic as the file says; packing begins with it.
- * Takes less than a microsecond. Errors: MHAGEN_ERR_ARITHMETIC, MHAGEN_ERR_ROUNDING; MHAGEN_ERR_CPU
- * or MHAGEN_ERR_TARGET where it cannot run. */
+/* Whether the compiler's flags have left the arithmetic as it is written; packing begins with this
+ * test. Takes less than a microsecond. Errors: MHAGEN_ERR_ARITHMETIC, MHAGEN_ERR_ROUNDING;
+ * MHAGEN_ERR_CPU or MHAGEN_ERR_TARGET where it cannot run. */
 MHAGEN_API mhagen_status tiny_avx512_self_test(void);
 
-/* The same as data, with the tasks for a scheduler of your own or mhagen_run_parallel. */
+/* All of this as data, with tasks for mhagen_run_parallel or a scheduler of your own. */
 MHAGEN_API extern const mhagen_kernel tiny_avx512_kernel;
 
 #ifdef __cplusplus

@@ -16,14 +16,14 @@
  *             projected qkv 192
  *             task      q 128; weights 192; stats 640; steady 64
  *   registers sums and operands of a K step take at most 5 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
  *               m: maxima
- *               s: scores behind a mask
- *               o: context
+ *               s: masked scores
+ *               o: context: weights times V
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
  *               r: x - n
@@ -38,7 +38,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define pack_matrices tiny_full_pack_matrices
 #define pack_terms tiny_full_pack_terms
 #define pack_fills tiny_full_pack_fills
@@ -78,7 +78,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 4, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 4, 2, MHAGEN_ZEROS, NULL },
@@ -170,7 +170,7 @@ mhagen_status tiny_full_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
@@ -191,23 +191,23 @@ static inline __m512 root16(__m512 a) {
 }
 
 /* Statistics of a group of queries: rows of 16 floats, one a query. */
-enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { MINUS_MAX = 0 }; /* minus the maximum of the scores */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { TOP = 32 }; /* the largest score that is stored */
 enum { INVERSE = 48 }; /* 1 over the sum */
-enum { FALL = 48 }; /* what is subtracted from stored scores */
-enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
-enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added to the sums */
-enum { MAX_START = 144 }; /* the part of MINUS_MAX that sums of scores start at */
+enum { FALL = 48 }; /* what is subtracted from stored scores before exp2 */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX when a head begins, or begins again */
+enum { MAX_END = 96 }; /* the part of MINUS_MAX that is added after the dot product */
+enum { MAX_START = 144 }; /* the part of MINUS_MAX that dot products start from */
 
-/* a, in a register: no use of it reads memory again. */
+/* Keeps a in a register, so that no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 lowest = _mm256_set1_ps(-100.0f);
   const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
@@ -227,7 +227,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
-/* Stores scores of some keys, and their maximum. */
+/* Stores the scores of some keys, and updates their maximum. */
 static NOINLINE void scores_stored_3x3of16(const float *k, const float *q, float *stats, float *s) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(stats + MAX_START);
   __m256 acc_r1_c0 = _mm256_loadu_ps(stats + MAX_START);
@@ -253,7 +253,7 @@ static NOINLINE void scores_stored_3x3of16(const float *k, const float *q, float
   _mm256_storeu_ps(stats + TOP, top_c0);
 }
 
-/* Weights of stored scores, added to the sum. */
+/* Weights exp2(score - maximum) of stored scores, added to the sum. */
 static NOINLINE void weights_3x3of16(float *stats, float *p) {
   const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
   const __m256 s_r0_c0 = _mm256_loadu_ps(p);
@@ -275,7 +275,7 @@ static NOINLINE void weights_3x3of16(float *stats, float *p) {
   _mm256_storeu_ps(stats + SUM, total_c0);
 }
 
-/* Weights of some keys with a known maximum. */
+/* Weights of a block of keys, whose maximum is known. */
 static NOINLINE void known_3of16(const float *q, const float *k, float *p, float *stats,
     ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
@@ -317,7 +317,7 @@ static NOINLINE void context_2x3of16_k3_final(const float *v, const float *p, fl
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
+/* The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf. */
 static NOINLINE void safe_3of16(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -615,7 +615,7 @@ static void task_entry(const mhagen_args *args, int index) {
   run_entry(args, 0);
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 lowest = _mm512_set1_ps(-100.0f);
   const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
@@ -653,14 +653,14 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   const __m512 given_i12 = _mm512_set1_ps(in[12]);
   const __m512 given_i13 = _mm512_set1_ps(in[13]);
   const __m512 given_i14 = _mm512_set1_ps(in[14]);
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const __m512 square = _mm512_mul_ps(given_i4, given_i4);
   const __m512 rounded = _mm512_add_ps(square, given_i5);
   _mm512_storeu_ps(out, rounded);
-  /* fused: both are rounded once */
+  /* an FMA rounds once */
   const __m512 fused = _mm512_fmadd_ps(given_i13, given_i13, given_i14);
   _mm512_storeu_ps(out + 16, fused);
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const __m512 magic = _mm512_set1_ps(12582912.0f);
   const __m512 nearest = _mm512_add_ps(given_i3, magic);
   const __m512 none = _mm512_sub_ps(nearest, magic);
@@ -674,7 +674,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   _mm512_storeu_ps(out + 64, quotient_1);
   const __m512 quotient_2 = _mm512_div_ps(given_i2, given_i1);
   _mm512_storeu_ps(out + 80, quotient_2);
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const __m512 zero = _mm512_setzero_ps();
   const __m512 undefined = _mm512_sub_ps(given_i8, given_i8);
   const __m512 no_product = _mm512_fmadd_ps(given_i8, zero, zero);
@@ -710,7 +710,7 @@ static const mhagen_phase phase_list[] = {
   { "entry", task_entry, 0, 1, 71.5 },
 };
 enum { PHASES = 1 };
-enum { COARSE = 0 }; /* phases of the coarse list, behind those */
+enum { COARSE = 0 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_full_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
@@ -719,7 +719,7 @@ mhagen_status tiny_full_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -727,16 +727,16 @@ mhagen_status tiny_full_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 16];
   if (!tiny_full_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for avx512: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"

@@ -20,15 +20,15 @@
  *             projected keys 96; values 96; queries 96
  *             task      q 64; weights 96; stats 320; steady 32
  *   registers sums and operands of a K step take at most 5 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
- *             index, as in <word>_c<vector>[row]; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the
+ *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
  *               m: maxima
- *               s: scores behind a mask
- *               o: context
+ *               s: masked scores
+ *               o: context: weights times V
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
  *               r: x - n
@@ -43,7 +43,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define pack_matrices tiny_int8_pack_matrices
 #define pack_terms tiny_int8_pack_terms
 #define pack_fills tiny_int8_pack_fills
@@ -105,7 +105,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 9, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 9, 2, MHAGEN_ZEROS, NULL },
@@ -134,7 +134,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 160, 1, 9, 16, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
 };
 
-/* the same of quants */
+/* likewise, quantized weights */
 static const mhagen_pack_fill pack_quants[] = {
   { 80, 9, 2, 8, 1.0, 3, 1, { { 0 } } }, /* wq */
   { 16, 9, 2, 8, 1.0, 4, 1, { { 0 } } }, /* wk */
@@ -206,7 +206,7 @@ mhagen_status tiny_int8_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -223,30 +223,30 @@ mhagen_status tiny_int8_packed_check(const void *bytes, size_t size) {
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
-/* Four int8, as a dot product takes them; the first one is in the low bits. */
+/* Four int8, as a dot product takes them, the first in the low bits. */
 typedef float int8_word;
-/* Two int8 in the halves of a word: of four the first and the third, then the others. */
+/* Two int8 in 16-bit halves: of four numbers the first and the third, or the second and fourth. */
 typedef float int8_pair;
 
 /* Statistics of a group of queries: rows of 8 floats, one a query. */
-enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { MINUS_MAX = 0 }; /* minus the maximum of the scores */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
 enum { TOP = 16 }; /* the largest score that is stored */
 enum { INVERSE = 24 }; /* 1 over the sum */
-enum { FALL = 24 }; /* what is subtracted from stored scores */
-enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
-enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added to the sums */
-enum { MAX_START = 72 }; /* the part of MINUS_MAX that sums of scores start at */
+enum { FALL = 24 }; /* what is subtracted from stored scores before exp2 */
+enum { FIRST_MAX = 40 }; /* MINUS_MAX when a head begins, or begins again */
+enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added after the dot product */
+enum { MAX_START = 72 }; /* the part of MINUS_MAX that dot products start from */
 
-/* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
+/* max(|a|, b) for b >= 0, as integers: the bits have the order of the floats, with NaN on top. */
 static inline __m256 larger_size_8(__m256 a, __m256 b) {
   const __m256i size = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7FFFFFFF));
   return _mm256_castsi256_ps(_mm256_max_epi32(size, _mm256_castps_si256(b)));
 }
 
-/* Words of two of four numbers each, which follow each other in a, b: the first and the third, then
- * the second and the fourth, as signed halves. */
+/* Rounds a and b to signed 16-bit halves. Of each four numbers, the first word holds the first and
+ * the third, the next one the second and the fourth. */
 static inline __m256i short_words_8(__m256 a, __m256 b) {
   const __m256i order = _mm256_setr_epi32(
       0, 1, 4, 5, 2, 3, 6, 7);
@@ -255,21 +255,21 @@ static inline __m256i short_words_8(__m256 a, __m256 b) {
   return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(fours, 0xD8), 0xD8);
 }
 
-/* c + the products of the signed halves of a and b. gcc would add all that a tile has in another
- * order, and keep it on the stack until then. */
+/* c + the products of the signed halves of a and b. Without the assembler line, gcc would reorder
+ * the sums of a tile and spill products until then. */
 static inline __m256i dot_shorts_8(__m256i a, __m256i b, __m256i c) {
   __m256i sum = _mm256_add_epi32(c, _mm256_madd_epi16(a, b));
   __asm__("" : "+x"(sum));
   return sum;
 }
 
-/* a, in a register: no use of it reads memory again. */
+/* Keeps a in a register, so that no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
 
-/* In each lane the word of two numbers, as signed halves. */
+/* Rounds to signed 16-bit halves; the word in a lane holds those of a and b. */
 static inline __m256i lane_short_words_8(__m256 a, __m256 b) {
   const __m256i low = _mm256_and_si256(_mm256_cvtps_epi32(a), _mm256_set1_epi32(0xFFFF));
   return _mm256_or_si256(low, _mm256_slli_epi32(_mm256_cvtps_epi32(b), 16));
@@ -436,7 +436,7 @@ static NOINLINE void scaled_queries_2x3of8(float *x) {
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 lowest = _mm256_set1_ps(-100.0f);
   const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
@@ -466,7 +466,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
+/* Scores of the first keys, their maximum, the weights and their sum. */
 static NOINLINE void scores_first_3x3of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
@@ -516,7 +516,7 @@ static NOINLINE void context_2x3of8_k3_final(const float *v, const float *p, flo
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Stores scores of some keys, and their maximum. */
+/* Stores the scores of some keys, and updates their maximum. */
 static NOINLINE void scores_stored_3x3of8(const float *k, const float *q, float *stats, float *s) {
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_loadu_ps(stats + MAX_START);
@@ -537,7 +537,7 @@ static NOINLINE void scores_stored_3x3of8(const float *k, const float *q, float 
   _mm256_storeu_ps(stats + TOP, top_c0);
 }
 
-/* Weights of stored scores, added to the sum. */
+/* Weights exp2(score - maximum) of stored scores, added to the sum. */
 static NOINLINE void weights_3x3of8(float *stats, float *p) {
   __m256 x_c0[3], sum_c0[3];
   const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
@@ -556,7 +556,7 @@ static NOINLINE void weights_3x3of8(float *stats, float *p) {
   _mm256_storeu_ps(stats + SUM, total_c0);
 }
 
-/* Weights of some keys with a known maximum. */
+/* Weights of a block of keys, whose maximum is known. */
 static NOINLINE void known_3of8(const float *q, const float *k, float *p, float *stats,
     ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
@@ -572,7 +572,7 @@ static NOINLINE void known_3of8(const float *q, const float *k, float *p, float 
   }
 }
 
-/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
+/* The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf. */
 static NOINLINE void safe_3of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -618,7 +618,7 @@ static NOINLINE void safe_3of8(const float *q, const float *k, const float *v, f
 static NOINLINE void attend_3of8(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
   float *const q = scratch; /* [16], Q */
-  float *const weights = scratch + 16; /* [24], weights of scores */
+  float *const weights = scratch + 16; /* [24], attention weights */
   float *const stats = scratch + 48; /* [80], statistics */
   queries_lanes_3of8(queries, q);
   scaled_queries_2x3of8(q);
@@ -823,14 +823,14 @@ static void task_output(const mhagen_args *args, int index) {
 static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* fused: both are rounded once */
+  /* an FMA rounds once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const __m256 magic = _mm256_set1_ps(12582912.0f);
   const __m256 nearest = _mm256_add_ps(given[3], magic);
   const __m256 none = _mm256_sub_ps(nearest, magic);
@@ -844,7 +844,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   _mm256_storeu_ps(out + 32, quotient_1);
   const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
   _mm256_storeu_ps(out + 40, quotient_2);
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const __m256 zero = _mm256_setzero_ps();
   const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
   const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
@@ -880,7 +880,7 @@ static const mhagen_phase phase_list[] = {
   { "output", task_output, 0, 1, 17 },
 };
 enum { PHASES = 5 };
-enum { COARSE = 0 }; /* phases of the coarse list, behind those */
+enum { COARSE = 0 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_int8_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -889,7 +889,7 @@ mhagen_status tiny_int8_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -897,16 +897,16 @@ mhagen_status tiny_int8_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 8];
   if (!tiny_int8_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for avx2: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"

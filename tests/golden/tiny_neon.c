@@ -16,21 +16,21 @@
  *             projected qkv 240
  *             task      q 128; weights 160; stats 320; steady 16
  *   registers sums and operands of a K step take at most 23 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
- *             index, as in <word>_c<vector>[row]; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the
+ *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
  *               m: maxima
  *               p: weights exp2(x)
- *               s: scores behind a mask
- *               o: context
+ *               s: masked scores
+ *               o: context: weights times V
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
- *               <word>..[<lane>]: a lane of a vector, by GNU C: lane intrinsics take only constants
+ *               <word>..[<lane>]: a lane of a vector, in GNU C: lane intrinsics take only constants
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_neon.h"
@@ -41,7 +41,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define pack_matrices tiny_neon_pack_matrices
 #define pack_terms tiny_neon_pack_terms
 #define pack_fills tiny_neon_pack_fills
@@ -87,7 +87,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 8, 8, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 8, 8, MHAGEN_ZEROS, NULL },
@@ -179,7 +179,7 @@ mhagen_status tiny_neon_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -193,15 +193,15 @@ mhagen_status tiny_neon_packed_check(const void *bytes, size_t size) {
 #endif
 
 /* Statistics of a group of queries: rows of 8 floats, one a query. */
-enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { MINUS_MAX = 0 }; /* minus the maximum of the scores */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
 enum { TOP = 16 }; /* the largest score that is stored */
 enum { INVERSE = 24 }; /* 1 over the sum */
-enum { FALL = 24 }; /* what is subtracted from stored scores */
-enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
-enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added to the sums */
-enum { MAX_START = 72 }; /* the part of MINUS_MAX that sums of scores start at */
+enum { FALL = 24 }; /* what is subtracted from stored scores before exp2 */
+enum { FIRST_MAX = 40 }; /* MINUS_MAX when a head begins, or begins again */
+enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added after the dot product */
+enum { MAX_START = 72 }; /* the part of MINUS_MAX that dot products start from */
 
 /* A tile of 5 rows and 12 columns, 8 K steps. */
 static NOINLINE void qkv_5x12_k8(const float *a, const float *b, const float *bias, float *c) {
@@ -272,7 +272,7 @@ static NOINLINE void queries_lanes_5of8(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   const float32x4_t lowest = vdupq_n_f32(-100.0f);
   const uint32x4_t tiny = vcltq_f32(x, lowest);
@@ -302,7 +302,7 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   return result;
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
+/* Scores of the first keys, their maximum, the weights and their sum. */
 static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
   float32x4_t acc[5][2], a_k0[5], max_8_0[2], sum[4][2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -371,7 +371,7 @@ static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, flo
   }
 }
 
-/* Stores scores of some keys, and their maximum. */
+/* Stores the scores of some keys, and updates their maximum. */
 static NOINLINE void scores_stored_5x5of8(const float *k, const float *q, float *stats, float *s) {
   float32x4_t acc[5][2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -401,7 +401,7 @@ static NOINLINE void scores_stored_5x5of8(const float *k, const float *q, float 
   }
 }
 
-/* Weights of stored scores, added to the sum. */
+/* Weights exp2(score - maximum) of stored scores, added to the sum. */
 static NOINLINE void weights_5x5of8(float *stats, float *p) {
   float32x4_t x[5][2], sum[4][2];
   const float32x4_t fall_c0 = vld1q_f32(stats + FALL);
@@ -429,7 +429,7 @@ static NOINLINE void weights_5x5of8(float *stats, float *p) {
   }
 }
 
-/* Weights of some keys with a known maximum. */
+/* Weights of a block of keys, whose maximum is known. */
 static NOINLINE void known_5of8(const float *q, const float *k, float *p, float *stats,
     ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
@@ -449,7 +449,7 @@ static NOINLINE void known_5of8(const float *q, const float *k, float *p, float 
   }
 }
 
-/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
+/* The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf. */
 static NOINLINE void safe_5of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
@@ -499,7 +499,7 @@ static NOINLINE void safe_5of8(const float *q, const float *k, const float *v, f
 static NOINLINE void attend_5of8(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
   float *const q = scratch; /* [32], Q */
-  float *const weights = scratch + 32; /* [40], weights of scores */
+  float *const weights = scratch + 32; /* [40], attention weights */
   float *const stats = scratch + 80; /* [80], statistics */
   queries_lanes_5of8(queries, q);
   scores_first_5x5of8(keys, q, stats, weights);
@@ -575,12 +575,12 @@ static NOINLINE void output_1x5of8_8(const float *panel, const float *bias, cons
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const head = (const float *)args->packed + 16; /* weights of each block of heads,
-      112 apart */
+      stride 112 */
   const float *const wo = (const float *)args->packed + 240; /* [64], Wo */
   const float *const bo = (const float *)args->packed + 304; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] for each group */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12], 64 apart */
-  float *const task = (float *)args->workspace + 192; /* scratch of each task, 176 apart */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
+  float *const task = (float *)args->workspace + 192; /* scratch of each task, stride 176 */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
     vst1q_f32((float *)args->workspace + 352, calm);
@@ -601,15 +601,15 @@ static void run_all(const mhagen_args *args) {
 
 static void task_keys_values(const mhagen_args *args, int index) {
   const float *const head = (const float *)args->packed + 16; /* weights of each block of heads,
-      112 apart */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12], 64 apart */
+      stride 112 */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
   project_qkv_5(args->q, head + 112 * index, qkv + 64 * index, head + 112 * index + 96);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [8][8] for each group */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12], 64 apart */
-  float *const task = (float *)args->workspace + 192; /* scratch of each task, 176 apart */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
+  float *const task = (float *)args->workspace + 192; /* scratch of each task, stride 176 */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
     vst1q_f32((float *)args->workspace + 176 * index + 352, calm);
@@ -628,10 +628,10 @@ static void task_output(const mhagen_args *args, int index) {
 
 static void task_heads(const mhagen_args *args, int index) {
   const float *const head = (const float *)args->packed + 16; /* weights of each block of heads,
-      112 apart */
+      stride 112 */
   float *const context = (float *)args->workspace; /* [8][8] for each group */
-  float *const qkv = (float *)args->workspace + 64; /* [5][12], 64 apart */
-  float *const task = (float *)args->workspace + 192; /* scratch of each task, 176 apart */
+  float *const qkv = (float *)args->workspace + 64; /* 2 of [5][12], stride 64 */
+  float *const task = (float *)args->workspace + 192; /* scratch of each task, stride 176 */
   {
     const float32x4_t calm = vdupq_n_f32(0.0f);
     vst1q_f32((float *)args->workspace + 176 * index + 352, calm);
@@ -647,14 +647,14 @@ static void task_heads(const mhagen_args *args, int index) {
 static NOINLINE void arithmetic(const float *in, float *out) {
   float32x4_t given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = vdupq_n_f32(in[i]);
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const float32x4_t square = vmulq_f32(given[4], given[4]);
   const float32x4_t rounded = vaddq_f32(square, given[5]);
   vst1q_f32(out, rounded);
-  /* fused: both are rounded once */
+  /* an FMA rounds once */
   const float32x4_t fused = vfmaq_f32(given[14], given[13], given[13]);
   vst1q_f32(out + 4, fused);
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const float32x4_t magic = vdupq_n_f32(12582912.0f);
   const float32x4_t nearest = vaddq_f32(given[3], magic);
   const float32x4_t none = vsubq_f32(nearest, magic);
@@ -668,7 +668,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   vst1q_f32(out + 16, quotient_1);
   const float32x4_t quotient_2 = vdivq_f32(given[2], given[1]);
   vst1q_f32(out + 20, quotient_2);
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const float32x4_t zero = vdupq_n_f32(0.0f);
   const float32x4_t undefined = vsubq_f32(given[8], given[8]);
   const float32x4_t no_product = vfmaq_f32(zero, given[8], zero);
@@ -702,7 +702,7 @@ static const mhagen_phase phase_list[] = {
   { "output", task_output, 0, 1, 80 },
 };
 enum { PHASES = 3 };
-enum { COARSE = 2 }; /* phases of the coarse list, behind those */
+enum { COARSE = 2 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_neon_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON); }
 
@@ -711,7 +711,7 @@ mhagen_status tiny_neon_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -719,16 +719,16 @@ mhagen_status tiny_neon_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 4];
   if (!tiny_neon_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 4);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for neon: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"

@@ -15,15 +15,15 @@
  *             projected queries 24
  *             task      q 24; weights 16; stats 80; steady 4
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
- *             index, as in <word>_c<vector>[row]; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the
+ *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
  *               m: maxima
- *               s: scores behind a mask
- *               o: context
+ *               s: masked scores
+ *               o: context: weights times V
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
@@ -38,7 +38,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define pack_matrices tiny_scalar_pack_matrices
 #define pack_terms tiny_scalar_pack_terms
 #define pack_fills tiny_scalar_pack_fills
@@ -85,7 +85,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 3, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 3, 2, MHAGEN_ZEROS, NULL },
@@ -173,7 +173,7 @@ mhagen_status tiny_scalar_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -205,15 +205,15 @@ static inline float scale2(float a, float b) {
 }
 
 /* Statistics of a group of queries: rows of 2 floats, one a query. */
-enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { MINUS_MAX = 0 }; /* minus the maximum of the scores */
 enum { SUM = 2 }; /* the sum of the weights */
 enum { TEST = 4 }; /* 0, or NaN where a result is not finite */
 enum { TOP = 4 }; /* the largest score that is stored */
 enum { INVERSE = 6 }; /* 1 over the sum */
-enum { FALL = 6 }; /* what is subtracted from stored scores */
-enum { FIRST_MAX = 10 }; /* MINUS_MAX at the start of an attempt */
-enum { MAX_END = 12 }; /* the part of MINUS_MAX that is added to the sums */
-enum { MAX_START = 18 }; /* the part of MINUS_MAX that sums of scores start at */
+enum { FALL = 6 }; /* what is subtracted from stored scores before exp2 */
+enum { FIRST_MAX = 10 }; /* MINUS_MAX when a head begins, or begins again */
+enum { MAX_END = 12 }; /* the part of MINUS_MAX that is added after the dot product */
+enum { MAX_START = 18 }; /* the part of MINUS_MAX that dot products start from */
 
 /* A tile of 2 rows and 3 columns, 3 K steps. */
 static NOINLINE void queries_2x3_k3(const float *a, const float *b, const float *bias, float *c) {
@@ -248,7 +248,7 @@ static NOINLINE void queries_lanes_2(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
   const float lowest = -100.0f;
   const int tiny = x < lowest;
@@ -275,7 +275,7 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
   return result;
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
+/* Scores of the first keys, their maximum, the weights and their sum. */
 static NOINLINE void scores_first_2x2(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[2], acc_r1[2], max_2_0[2];
   acc_r0[0] = 8.67361738e-19f;
@@ -338,7 +338,7 @@ static NOINLINE void context_3x2_k2_final(const float *v, const float *p, float 
   }
 }
 
-/* Stores scores of some keys, and their maximum. */
+/* Stores the scores of some keys, and updates their maximum. */
 static NOINLINE void scores_stored_2x2(const float *k, const float *q, float *stats, float *s) {
   float acc_r0[2], acc_r1[2];
   acc_r0[0] = stats[MAX_START];
@@ -367,7 +367,7 @@ static NOINLINE void scores_stored_2x2(const float *k, const float *q, float *st
   }
 }
 
-/* Weights of stored scores, added to the sum. */
+/* Weights exp2(score - maximum) of stored scores, added to the sum. */
 static NOINLINE void weights_2x2(float *stats, float *p) {
   float x_r0[2], x_r1[2];
   const float fall_c0 = stats[FALL];
@@ -392,7 +392,7 @@ static NOINLINE void weights_2x2(float *stats, float *p) {
   }
 }
 
-/* Weights of some keys with a known maximum. */
+/* Weights of a block of keys, whose maximum is known. */
 static NOINLINE void known_2(const float *q, const float *k, float *p, float *stats, ptrdiff_t from,
     ptrdiff_t start, ptrdiff_t bound) {
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
@@ -411,7 +411,7 @@ static NOINLINE void known_2(const float *q, const float *k, float *p, float *st
   }
 }
 
-/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
+/* The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf. */
 static NOINLINE void safe_2(const float *q, const float *k, const float *v, float *p, float *stats,
     float *o) {
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
@@ -461,7 +461,7 @@ static NOINLINE void safe_2(const float *q, const float *k, const float *v, floa
 static NOINLINE void attend_2(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
   float *const q = scratch; /* [6], Q */
-  float *const weights = scratch + 16; /* [4], weights of scores */
+  float *const weights = scratch + 16; /* [4], attention weights */
   float *const stats = scratch + 32; /* [20], statistics */
   queries_lanes_2(queries, q);
   scores_first_2x2(keys, q, stats, weights);
@@ -576,14 +576,14 @@ static void task_output(const mhagen_args *args, int index) {
 static NOINLINE void arithmetic(const float *in, float *out) {
   float given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = in[i];
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const float square = given[4] * given[4];
   const float rounded = square + given[5];
   out[0] = rounded;
-  /* here too */
+  /* fma rounds the product, too */
   const float fused = given[13] * given[13] + given[14];
   out[1] = fused;
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const float magic = 12582912.0f;
   const float nearest = given[3] + magic;
   const float none = nearest - magic;
@@ -597,7 +597,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   out[4] = quotient_1;
   const float quotient_2 = given[2] / given[1];
   out[5] = quotient_2;
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const float zero = 0.0f;
   const float undefined = given[8] - given[8];
   const float no_product = given[8] * zero + zero;
@@ -629,7 +629,7 @@ static const mhagen_phase phase_list[] = {
   { "output", task_output, 0, 1, 9 },
 };
 enum { PHASES = 3 };
-enum { COARSE = 0 }; /* phases of the coarse list, behind those */
+enum { COARSE = 0 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_scalar_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 
@@ -638,7 +638,7 @@ mhagen_status tiny_scalar_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x00000000, 0x00000000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -646,16 +646,16 @@ mhagen_status tiny_scalar_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 1];
   if (!tiny_scalar_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 1);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for scalar: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"

@@ -17,15 +17,15 @@
  *             projected keys 96
  *             task      q 64; weights 96; stats 320; steady 32; head_context 32
  *   registers sums and operands of a K step take at most 5 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
- *             index, as in <word>_c<vector>[row]; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the
+ *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
  *               m: maxima
- *               s: scores behind a mask
- *               o: context
+ *               s: masked scores
+ *               o: context: weights times V
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
  *               n: x rounded
@@ -41,7 +41,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define weight_packing tiny_tables_weight_packing
 #define tables_matrices tiny_tables_tables_matrices
 #define tables_terms tiny_tables_tables_terms
@@ -98,7 +98,7 @@ mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix tables_matrices[] = {
   { offsetof(mhagen_weights, rope_cos), 3, 1, MHAGEN_COSINES, NULL },
   { offsetof(mhagen_weights, rope_sin), 3, 1, MHAGEN_SINES, NULL },
@@ -173,7 +173,7 @@ mhagen_status tiny_tables_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -192,23 +192,23 @@ mhagen_status tiny_tables_packed_check(const void *bytes, size_t size) {
 #endif
 
 /* Statistics of a group of queries: rows of 8 floats, one a query. */
-enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { MINUS_MAX = 0 }; /* minus the maximum of the scores */
 enum { SUM = 8 }; /* the sum of the weights */
 enum { TEST = 16 }; /* 0, or NaN where a result is not finite */
 enum { TOP = 16 }; /* the largest score that is stored */
 enum { INVERSE = 24 }; /* 1 over the sum */
-enum { FALL = 24 }; /* what is subtracted from stored scores */
-enum { FIRST_MAX = 40 }; /* MINUS_MAX at the start of an attempt */
-enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added to the sums */
-enum { MAX_START = 72 }; /* the part of MINUS_MAX that sums of scores start at */
+enum { FALL = 24 }; /* what is subtracted from stored scores before exp2 */
+enum { FIRST_MAX = 40 }; /* MINUS_MAX when a head begins, or begins again */
+enum { MAX_END = 48 }; /* the part of MINUS_MAX that is added after the dot product */
+enum { MAX_START = 72 }; /* the part of MINUS_MAX that dot products start from */
 
-/* a, in a register: no use of it reads memory again. */
+/* Keeps a in a register, so that no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+x"(a));
   return a;
 }
 
-/* Turns one key, 1 head. */
+/* Rotates one key, 1 head. */
 static NOINLINE void turn_keys(float *x, const float *k_cos, const float *k_sin) {
   {
     const __m256 first = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0));
@@ -266,7 +266,7 @@ static NOINLINE void queries_lanes_2of8(const float *x, float *xt) {
   }
 }
 
-/* Turns the queries of one head. */
+/* Rotates the queries of one head. */
 static NOINLINE void turn_queries_2of8(float *q, const float *cosines, const float *sines) {
   {
     const __m256 first_c0 = _mm256_loadu_ps(q);
@@ -283,7 +283,7 @@ static NOINLINE void turn_queries_2of8(float *q, const float *cosines, const flo
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 lowest = _mm256_set1_ps(-100.0f);
   const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
@@ -313,7 +313,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
+/* Scores of the first keys, their maximum, the weights and their sum. */
 static NOINLINE void scores_first_3x2of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
@@ -357,7 +357,7 @@ static NOINLINE void context_1x2of8_k3_final(const float *v, const float *p, flo
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Stores scores of some keys, and their maximum. */
+/* Stores the scores of some keys, and updates their maximum. */
 static NOINLINE void scores_stored_3x2of8(const float *k, const float *q, float *stats, float *s) {
   __m256 acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_loadu_ps(stats + MAX_START);
@@ -378,7 +378,7 @@ static NOINLINE void scores_stored_3x2of8(const float *k, const float *q, float 
   _mm256_storeu_ps(stats + TOP, top_c0);
 }
 
-/* Weights of stored scores, added to the sum. */
+/* Weights exp2(score - maximum) of stored scores, added to the sum. */
 static NOINLINE void weights_3x2of8(float *stats, float *p) {
   __m256 x_c0[3], sum_c0[3];
   const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
@@ -397,7 +397,7 @@ static NOINLINE void weights_3x2of8(float *stats, float *p) {
   _mm256_storeu_ps(stats + SUM, total_c0);
 }
 
-/* Weights of some keys with a known maximum. */
+/* Weights of a block of keys, whose maximum is known. */
 static NOINLINE void known_2of8(const float *q, const float *k, float *p, float *stats,
     ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
@@ -413,7 +413,7 @@ static NOINLINE void known_2of8(const float *q, const float *k, float *p, float 
   }
 }
 
-/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
+/* The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf. */
 static NOINLINE void safe_2of8(const float *q, const float *k, const float *v, float *p,
     float *stats, float *o) {
   {
@@ -484,7 +484,7 @@ static NOINLINE void y_rows_2of8(const float *xt, float *x) {
 static NOINLINE void attend_2of8(const float *keys, const float *values, float *scratch,
     const float *queries, float *y, const float *cosines, const float *sines) {
   float *const q = scratch; /* [16], Q */
-  float *const weights = scratch + 16; /* [24], weights of scores */
+  float *const weights = scratch + 16; /* [24], attention weights */
   float *const stats = scratch + 48; /* [80], statistics */
   float *const head_context = scratch + 144; /* [8], context */
   queries_lanes_2of8(queries, q);
@@ -563,14 +563,14 @@ static void task_attend(const mhagen_args *args, int index) {
 static NOINLINE void arithmetic(const float *in, float *out) {
   __m256 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
-  /* fused: both are rounded once */
+  /* an FMA rounds once */
   const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const __m256 magic = _mm256_set1_ps(12582912.0f);
   const __m256 nearest = _mm256_add_ps(given[3], magic);
   const __m256 none = _mm256_sub_ps(nearest, magic);
@@ -584,7 +584,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   _mm256_storeu_ps(out + 32, quotient_1);
   const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
   _mm256_storeu_ps(out + 40, quotient_2);
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const __m256 zero = _mm256_setzero_ps();
   const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
   const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
@@ -617,7 +617,7 @@ static const mhagen_phase phase_list[] = {
   { "attend", task_attend, 0, 1, 53.5 },
 };
 enum { PHASES = 2 };
-enum { COARSE = 0 }; /* phases of the coarse list, behind those */
+enum { COARSE = 0 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_tables_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
@@ -626,7 +626,7 @@ mhagen_status tiny_tables_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -634,16 +634,16 @@ mhagen_status tiny_tables_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 8];
   if (!tiny_tables_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 8);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for avx2: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"

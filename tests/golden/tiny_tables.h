@@ -11,7 +11,7 @@
 
 #include "mhagen.h"
 
-#define TINY_TABLES_MHAGEN_VERSION 200 /* of the mhagen that made this file */
+#define TINY_TABLES_MHAGEN_VERSION 200 /* the version of mhagen that made this file */
 #if MHAGEN_VERSION != TINY_TABLES_MHAGEN_VERSION
 #error "tiny_tables.h is of mhagen 0.2.0, mhagen.h is not: generate both with one version"
 #endif
@@ -36,17 +36,17 @@ extern "C" {
 #define TINY_TABLES_PACKED_BYTES 0
 #define TINY_TABLES_WORKSPACE_BYTES 768
 
-/* The same of args->tables, the cosines and sines of rope. Layers and kernels share them. */
+/* The size of args->tables, the cosines and sines of rope. Layers and kernels share them. */
 #define TINY_TABLES_TABLES_BYTES 320
 
-/* Packs the weights, once, into the 0 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights once into the 0 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,
  * MHAGEN_ERR_ROUNDING; nothing is written then. */
 MHAGEN_API mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed);
 
-/* Fills the 320 bytes at tables, once for all layers. Tables are the rope_cos and
- * rope_sin of weights, or where these are null the angles of rope_theta. Errors: those of packing;
- * nothing is written then. Kernels with the same tables_fingerprint can share tables. */
+/* Fills the 320 bytes at tables, once for all layers. They hold rope_cos and rope_sin
+ * of weights, or if these are null, cosines and sines of the angles of rope_theta. Errors: those of
+ * packing; nothing is written then. Kernels with the same tables_fingerprint can share tables. */
 MHAGEN_API mhagen_status tiny_tables_pack_tables(const mhagen_weights *weights, void *tables);
 
 /* Whether these `size` bytes, aligned to MHAGEN_ALIGN, are a whole and undamaged file of packed
@@ -63,12 +63,12 @@ MHAGEN_API mhagen_status tiny_tables_run(const mhagen_args *args);
 /* Whether this CPU can run it (avx2). */
 MHAGEN_API int tiny_tables_supported(void);
 
-/* Whether the compiler's flags have left the arithmetic as the file says; packing begins with it.
- * Takes less than a microsecond. Errors: MHAGEN_ERR_ARITHMETIC, MHAGEN_ERR_ROUNDING; MHAGEN_ERR_CPU
- * or MHAGEN_ERR_TARGET where it cannot run. */
+/* Whether the compiler's flags have left the arithmetic as it is written; packing begins with this
+ * test. Takes less than a microsecond. Errors: MHAGEN_ERR_ARITHMETIC, MHAGEN_ERR_ROUNDING;
+ * MHAGEN_ERR_CPU or MHAGEN_ERR_TARGET where it cannot run. */
 MHAGEN_API mhagen_status tiny_tables_self_test(void);
 
-/* The same as data, with the tasks for a scheduler of your own or mhagen_run_parallel. */
+/* All of this as data, with tasks for mhagen_run_parallel or a scheduler of your own. */
 MHAGEN_API extern const mhagen_kernel tiny_tables_kernel;
 
 #ifdef __cplusplus

@@ -19,18 +19,18 @@
  *             projected keys 96; values 128
  *             task      q 128; weights 128; stats 1,664; steady 64; head_context 128
  *   registers sums and operands of a K step take at most 10 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, a place in a tile; what a loop counts is an
- *             index, as in <word>_c<vector>[row]; the words are
- *               acc: sums of a tile
- *               a: its rows
- *               b: its columns
- *               x: scores less m, rows to transpose
+ *   names     <word>_r<row>_k<step>_c<vector>: a word, and a position in a tile. In a loop the
+ *             coordinate that it counts is an index: <word>_c<vector>[row]. The words are
+ *               acc: accumulators of a tile
+ *               a: elements of the left matrix
+ *               b: vectors of the right matrix
+ *               x: scores minus m, or rows to transpose
  *               m: maxima
- *               s: scores behind a mask
- *               o: context
+ *               s: masked scores
+ *               o: context: weights times V
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
- *               <word>_s<chain>: one of several sums, which are added in the end
+ *               <word>_s<chain>: one of several partial sums, which are added at the end
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_tiles.h"
@@ -41,7 +41,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Names of this file alone: several kernels may be one translation unit. */
+/* Prefixes for the names of this file: several kernels may share a translation unit. */
 #define pack_matrices tiny_tiles_pack_matrices
 #define pack_terms tiny_tiles_pack_terms
 #define pack_fills tiny_tiles_pack_fills
@@ -108,7 +108,7 @@
 
 /* ---- packing ---- */
 
-/* pointer, rows, columns, what a null one has, its own numbers */
+/* pointer, rows, columns, values of a null pointer: a constant, or these numbers */
 static const mhagen_matrix pack_matrices[] = {
   { offsetof(mhagen_weights, wq), 34, 2, MHAGEN_ZEROS, NULL },
   { offsetof(mhagen_weights, wk), 34, 2, MHAGEN_ZEROS, NULL },
@@ -138,7 +138,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 1872, 1, 34, 48, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
 };
 
-/* the same of pairs */
+/* likewise, pairs of bf16 or f16 */
 static const mhagen_pack_fill pack_pairs[] = {
   { 16, 34, 2, 2, 1.0, 3, 1, { { 0 } } }, /* wq */
   { 80, 34, 2, 16, 1.0, 4, 1, { { 0 } } }, /* wk */
@@ -208,7 +208,7 @@ mhagen_status tiny_tiles_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-#define NOINLINE __attribute__((noinline)) /* inlined, sums would be spilled */
+#define NOINLINE __attribute__((noinline)) /* inlining would spill accumulators */
 #if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
@@ -238,14 +238,14 @@ static inline __m512 root16(__m512 a) {
 typedef float bf16_pair;
 
 /* Statistics of a group of queries: rows of 16 floats, one a query. */
-enum { MINUS_MAX = 0 }; /* the maximum of the scores, negative */
+enum { MINUS_MAX = 0 }; /* minus the maximum of the scores */
 enum { SUM = 16 }; /* the sum of the weights */
 enum { TEST = 32 }; /* 0, or NaN where a result is not finite */
 enum { TOP = 32 }; /* the largest score that is stored */
-enum { BLOCK_START = 32 }; /* START of stored scores */
+enum { BLOCK_START = 32 }; /* START of the stored scores of a block */
 enum { INVERSE = 48 }; /* 1 over the sum */
-enum { FALL = 48 }; /* what is subtracted from stored scores */
-enum { FIRST_MAX = 80 }; /* MINUS_MAX at the start of an attempt */
+enum { FALL = 48 }; /* what is subtracted from stored scores before exp2 */
+enum { FIRST_MAX = 80 }; /* MINUS_MAX when a head begins, or begins again */
 enum { START = 96 }; /* what is added to a scaled score */
 enum { SCORES = 160 }; /* the stored scores of a block */
 
@@ -257,15 +257,15 @@ static inline __m256 pair_8(__m256 a, __m256 b) {
   return _mm256_castsi256_ps(_mm256_permutexvar_epi16(order, halves));
 }
 
-/* a, in a register: no use of it reads memory again. */
+/* Keeps a in a register, so that no use of it reads memory again. */
 static inline __m256 pinned8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
 }
 
-/* 2^(a/256 - 127) and 2^(b/256 - 127) in pairs of bfloat16, at most 0.62 % off: a logarithm with a
- * fraction of 8 bits, less 23.5, is twice such a number but for what is looked up of each four. NaN
- * becomes infinity. */
+/* 2^(a/256 - 127) and 2^(b/256 - 127) in pairs of bfloat16, at most 0.62 % off. a and b are
+ * logarithms in fixed point with 8 bits of fraction, less 23.5. Half of one, plus a correction that
+ * is looked up for every four, has the bits of the bfloat16. NaN becomes infinity. */
 static inline __m256 powers_8(__m256 a, __m256 b) {
   static const uint8_t parts[64] __attribute__((aligned(64))) = {
       16, 15, 14, 13, 12, 11, 10, 10, 9, 8, 7, 7, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2,
@@ -284,7 +284,7 @@ static inline __m256 powers_8(__m256 a, __m256 b) {
   return _mm256_castsi256_ps(_mm256_avg_epu16(words, _mm512_castsi512_si256(found)));
 }
 
-/* Tile registers: sums C<row><column> of two by two tiles, their rows A<row>, columns B<column>. */
+/* Tile registers: accumulators C<row><column> of 2 x 2 tiles, operands A<row> and B<column>. */
 #define C00 0
 #define C01 1
 #define C10 2
@@ -294,7 +294,7 @@ static inline __m256 powers_8(__m256 a, __m256 b) {
 #define B0 6
 #define B1 7
 
-/* All tiles have 16 rows of 64 bytes, and are zero. */
+/* Configures all tiles as 16 rows of 64 bytes, and zeroes them. */
 static inline void tiles_on(void) {
   static const struct {
     uint8_t palette, start_row, reserved[14];
@@ -308,7 +308,7 @@ static inline void tiles_on(void) {
   _tile_loadconfig(&shapes);
 }
 
-/* Compilers do not know that these read and write memory. The row step is in words. */
+/* The clobbers tell compilers that these access memory. `step`, from row to row, is in words. */
 #define tile_load(tile, p, step) \
   do { \
     __asm__ volatile("" ::: "memory"); \
@@ -432,7 +432,7 @@ static NOINLINE void values_2x2_k17_start(const bf16_pair *a, const bf16_pair *b
   tile_store(C00, sums, 16);
 }
 
-/* The end of a tile of 2 rows. */
+/* The epilogue of a tile of 2 rows. */
 static NOINLINE void values_2x2_end(const float *sums, bf16_pair *c) {
   {
     const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
@@ -454,7 +454,7 @@ static NOINLINE void values_1x2_k17_start(const bf16_pair *a, const bf16_pair *b
   tile_store(C00, sums, 16);
 }
 
-/* The end of a tile of 1 row. */
+/* The epilogue of a tile of 1 row. */
 static NOINLINE void values_1x2_end(const float *sums, bf16_pair *c) {
   {
     const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
@@ -522,7 +522,7 @@ static NOINLINE void scaled_queries_2x3of16(float *x) {
   }
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
+/* Scores of the first keys, their maximum, the weights and their sum. */
 static NOINLINE void scores_first_3x3of16(const bf16_pair *k, const bf16_pair *q, float *stats,
     bf16_pair *p) {
   __m256 acc_c0[3];
@@ -596,7 +596,7 @@ static NOINLINE void context_2x3of16_k3_final(const bf16_pair *v, const bf16_pai
   _mm256_storeu_ps(stats + TEST, test_c0);
 }
 
-/* Stores scores of some keys, and their maximum. */
+/* Stores the scores of some keys, and updates their maximum. */
 static NOINLINE void scores_stored_3x3of16(const bf16_pair *k, const bf16_pair *q, float *stats,
     float *s) {
   __m256 acc_c0[3];
@@ -614,7 +614,7 @@ static NOINLINE void scores_stored_3x3of16(const bf16_pair *k, const bf16_pair *
   _mm256_storeu_ps(stats + TOP, top_c0);
 }
 
-/* Weights of stored scores, added to the sum. */
+/* Weights exp2(score - maximum) of stored scores, added to the sum. */
 static NOINLINE void weights_3x3of16(const float *s, float *stats, bf16_pair *p) {
   __m256 x_c0[3];
   const __m256 fall_c0 = _mm256_loadu_ps(stats + FALL);
@@ -646,7 +646,7 @@ static NOINLINE void weights_3x3of16(const float *s, float *stats, bf16_pair *p)
   _mm256_storeu_ps(stats + SUM, total_c0);
 }
 
-/* Weights of some keys with a known maximum. */
+/* Weights of a block of keys, whose maximum is known. */
 static NOINLINE void known_3of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p, float *stats,
     ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
@@ -678,7 +678,7 @@ static NOINLINE void known_3of16(const bf16_pair *q, const bf16_pair *k, bf16_pa
   }
 }
 
-/* The safe path of a head: its true maximum, for sums that overflowed and for NaN and Inf. */
+/* The safe path: computes a head again with its true maximum, after an overflow, NaN or Inf. */
 static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
@@ -728,7 +728,7 @@ static NOINLINE void safe_3of16(const bf16_pair *q, const bf16_pair *k, const bf
 static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
     const bf16_pair *values, float *scratch, bf16_pair *o) {
   float *const q = scratch; /* [32], Q */
-  float *const weights = scratch + 32; /* [32], weights of scores */
+  float *const weights = scratch + 32; /* [32], attention weights */
   float *const stats = scratch + 64; /* [416], statistics */
   query_2x3of16_k17(packed, xt, packed + 48, q);
   scaled_queries_2x3of16(q);
@@ -953,7 +953,7 @@ static void task_output(const mhagen_args *args, int index) {
   _tile_release();
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
+/* 2^x: within 1 ulp from -100 to 127, 0 below, at least 2^126 or infinite above; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 lowest = _mm512_set1_ps(-100.0f);
   const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
@@ -978,14 +978,14 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 static NOINLINE void arithmetic(const float *in, float *out) {
   __m512 given[15];
   UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm512_set1_ps(in[i]);
-  /* a product is rounded, then a sum */
+  /* a product is rounded before it is added */
   const __m512 square = _mm512_mul_ps(given[4], given[4]);
   const __m512 rounded = _mm512_add_ps(square, given[5]);
   _mm512_storeu_ps(out, rounded);
-  /* fused: both are rounded once */
+  /* an FMA rounds once */
   const __m512 fused = _mm512_fmadd_ps(given[13], given[13], given[14]);
   _mm512_storeu_ps(out + 16, fused);
-  /* sums are in this order, and in float32 */
+  /* sums keep their order, and are in float32 */
   const __m512 magic = _mm512_set1_ps(12582912.0f);
   const __m512 nearest = _mm512_add_ps(given[3], magic);
   const __m512 none = _mm512_sub_ps(nearest, magic);
@@ -999,7 +999,7 @@ static NOINLINE void arithmetic(const float *in, float *out) {
   _mm512_storeu_ps(out + 64, quotient_1);
   const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
   _mm512_storeu_ps(out + 80, quotient_2);
-  /* infinity and NaN are numbers too */
+  /* infinity and NaN follow IEEE 754 */
   const __m512 zero = _mm512_setzero_ps();
   const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
   const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
@@ -1036,7 +1036,7 @@ static const mhagen_phase phase_list[] = {
   { "output", task_output, 0, 2, 48 },
 };
 enum { PHASES = 6 };
-enum { COARSE = 0 }; /* phases of the coarse list, behind those */
+enum { COARSE = 0 }; /* phases of the coarse list, which follow in phase_list */
 
 int tiny_tiles_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AMX); }
 
@@ -1045,7 +1045,7 @@ mhagen_status tiny_tiles_self_test(void) {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
     -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
-  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+  static const uint32_t bits[][2] = { /* the range of each result, without its sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
     { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
     { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
@@ -1053,16 +1053,16 @@ mhagen_status tiny_tiles_self_test(void) {
     { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
   };
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
-  const volatile float *unknown = inputs; /* nothing is computed when compiling */
+  const volatile float *unknown = inputs; /* volatile: the compiler computes nothing in advance */
   float in[INPUTS], out[ROWS * 16];
   if (!tiny_tiles_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
   mhagen_test_quietly(arithmetic, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
-#else /* another architecture: links, and says that it cannot run */
+#else /* another architecture: a stub, which links and returns MHAGEN_ERR_TARGET */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
 #warning "not for amx: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"
