@@ -185,7 +185,7 @@ MUTATIONS = [
     ("rows that tiles touch behind an input", "stage/copy.lua", "rows % group.key_rows > 0", "false"),
     ("the bias of queries", "emit/product.lua", "start = gemm.from_row", "start = gemm.from_zero"),
     ("the bias of columns", "emit/product.lua", "start = gemm.from_columns", "start = gemm.from_zero"),
-    ("the bias of every chunk", "emit/ending.lua", 'if tile.bias and tile.mode ~= "next" then', "if tile.bias then"),
+    ("the bias of every chunk", "emit/ending.lua", 'tile.mode ~= "next" and tile.bias', "tile.bias"),
     ("rounds that move unevenly", "tape/roll.lua", "item.constants[s] - before.constants[s] ~= by", "not by"),
     ("arrays of two widths in one", "tape/arrays.lua", "ref.of.kind, ref.of.w.lanes }", "ref.of.kind }"),
     ("a value of one round that others use", "tape/arrays.lua", "other.text ~= ref.text or not", "not"),

@@ -85,10 +85,8 @@ end
 
 -- The operands of a tile as parameters of its function.
 local function operand_params(tile)
-  local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p } }
-  if tile.sums then params[3] = { "sums", "out", tile.sums } end
-  if tile.b.next then params[#params + 1] = { "next", "in", tile.b.next } end
-  return params
+  return { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "sums", "out", tile.sums },
+           { "next", "in", tile.b.next } }
 end
 
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end

@@ -89,11 +89,10 @@ function M.emit(K, place, stage)
   local input, copy, kept = stage.a, stage.c, stage.c.at == "cache"
   local past = stage.behind and place[stage.behind]
   local params = { { "x", "in", memory:tensor(place, input) },
-                   { "out", "out", memory:at(place, stage.name):at(rows_of.rows_before(stage, past) * copy.row) } }
-  if past then params[#params + 1] = { "past", "int", past } end
+                   { "out", "out", memory:at(place, stage.name):at(rows_of.rows_before(stage, past) * copy.row) },
+                   { "past", "int", past }, { "scales", "in", input.scales and memory:at(place, input.scales) } }
   local all = graph.in_block(plan, stage)
   local text = ("%s the %s of %d head%s."):format(kept and "Appends" or "Copies", stage.of, all, all > 1 and "s" or "")
-  if input.scales then params[#params + 1] = { "scales", "in", memory:at(place, input.scales) } end
   local bounds = (kept or copy.staged) and rows_of.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
   local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)

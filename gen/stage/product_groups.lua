@@ -80,7 +80,7 @@ end
 -- Returns the name, the comment and the parameters of a panel's function. own: as in `emit`.
 local function signature(own)
   local names, queries, params = {}, 0, { { "panel", "in", own.panel }, { "bias", "in", own.bias } }
-  if own.next then params[3] = { "next", "in", own.next } end
+  params[3] = { "next", "in", own.next }
   for i, piece in ipairs(own.pieces) do
     names[i] = piece.count .. "x" .. piece.group.name
     queries = queries + piece.count * piece.group.used

@@ -124,8 +124,8 @@ end
 -- row, and the end. Straight-line code has no range.
 function M.bounded(K, bounds, params, record)
   local first, stop = not K.full and bounds.first, not K.full and bounds.stop
-  if first then params[#params + 1] = { "pad", "int", first } end
-  if stop then params[#params + 1] = { "len", "int", stop } end
+  params[#params + 1] = { "pad", "int", first }
+  params[#params + 1] = { "len", "int", stop }
   return function(p)
     p.bounds = { first = first and p.pad, stop = stop and p.len }
     record(p)
