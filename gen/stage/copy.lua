@@ -127,7 +127,7 @@ function M.statements(count, plan, stage)
 end
 
 function M.describe(plan, stage)
-  local together = ("; %d of %d heads together"):format(graph.in_block(plan, stage), stage.heads)
+  local together = rows_of.together(plan, stage)
   if stage.c.at == "cache" then return { { stage.name, "the inputs, put into the cache" .. together } } end
   return { { stage.name, ("%s, copied to %d rows"):format(stage.a.at == "cache" and "out of the cache" or "the inputs",
     plan.kv_rows) .. together } }

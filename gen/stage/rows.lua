@@ -189,6 +189,11 @@ end
 -- The number of rows that C has before those of a stage.
 function M.rows_before(stage, past) return stage.c.at == "cache" and past or 0 end
 
+-- A text that says how many heads are done together.
+function M.together(plan, stage)
+  return ("; %d of %d heads together"):format(graph.in_block(plan, stage), stage.heads)
+end
+
 -- All rows at once.
 function M.at_once() return { { var = "which", items = { { first = 0, count = 1 } }, total = 1 } } end
 
