@@ -1,5 +1,5 @@
--- Dequantizes int8/int4 weights to pairs before a run multiplies them, where a product multiplies others than are packed:
--- those of a block of heads before its projections, and those of the output before the output.
+-- Dequantizes int8/int4 weights to pairs before a run multiplies them, where a product multiplies others than those
+-- that are packed. Those of a block of heads come before its projections, and those of the output before the output.
 
 local graph = require "graph.init"
 
