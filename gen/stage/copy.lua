@@ -26,7 +26,7 @@ local function crowds(plan, attend, input, row)
   local passes, rows = 0, math.min(groups.key_block(plan), plan.cfg.seq_kv)
   for _, group in ipairs(plan.groups) do passes = passes + group.count * attend.share end
   local found = tiles.crowded(plan.cpu, rows, input.row) and not tiles.crowded(plan.cpu, rows, row)
-    and not costs.below(plan.compared, "copied_from", passes)
+    and not costs.below(plan, "copied_from", passes)
   if found then choices.add(plan.groups[1].why, "copied") end
   return found
 end
