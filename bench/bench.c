@@ -306,7 +306,7 @@ static double measure_errors(bench *all, int count, double *error) {
   double *want = malloc(numbers * sizeof *want), norm = 0, largest = 0;
   for (int i = 0; i < count; i++) error[i] = 0;
   for (int drawn = 0; drawn < columns; drawn += width) {
-    double score;
+    double score = 0;
     draw(all);
     if (appends(all)) set_past(all, past);
     mhagen_args rows = all->args;

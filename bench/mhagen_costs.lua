@@ -6,6 +6,7 @@
 
 local host = require "host"
 local costs = require "schedule.costs"
+local cpu = require "machine.cpu"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local plans = require "plan.init"
@@ -26,6 +27,7 @@ return function(arguments)
   if name then
     assert(costs.fitted[name], name)
     costs.fitted[name] = tonumber(value)
+    for _, core in ipairs(cpu.rows) do core.costs[name] = nil end
     return require "main"({ table.unpack(arguments, 2) })
   end
   for line in errors.must(host.lines(arguments[1])) do

@@ -1,4 +1,5 @@
-"""Fits the constants of gen/schedule/costs.lua to measured times, and says what each loses.
+"""Fits the constants of gen/schedule/costs.lua to measured times, and says what each loses. A core may have values of
+its own in gen/machine/cpu.lua; its rows are compared with these, which --write leaves alone.
 
     python3 bench/refit.py              compares the constants with the tables of bench/costs; `ninja refit`
     python3 bench/refit.py --write      the same, and writes the fitted values into gen/schedule/costs.lua
@@ -25,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = pathlib.Path(os.environ.get("MHAGEN", ROOT / "build/mhagen")).with_name("mhagen-costs")
 TABLES = ROOT / "bench/costs"
 CONSTANTS = ROOT / "gen/schedule/costs.lua"
+CORES = ROOT / "gen/machine/cpu.lua"
 
 OTHERS = {"shapes.tsv", "kept.tsv"}  # files of that folder that are no tables of a core
 
@@ -50,6 +52,25 @@ def with_values(text, values):
     for name, value in values.items():
         text = re.sub(rf"(?m)^  {name} = [\d.]+,$", f"  {name} = {value},", text)
     return text
+
+
+def of_cores(text):
+    """{core: {name: its text}} of the constants that a core has for itself."""
+    parts = [part for part in text.split('{ name = "')[1:] if "costs = { " in part]
+    return {part.split('"')[0]: dict(re.findall(r"(\w+) = ([\d.]+)", part.split("costs = { ")[1].split("}")[0]))
+            for part in parts}
+
+
+def values(text, cores, rows):
+    """(name, text, whether it is of a core, its rows) for each value of a constant."""
+    for name, shared in constants(text).items():
+        by = {}
+        for row in rows:
+            if row.constant == name:
+                own = cores.get(row.core, {}).get(name)
+                by.setdefault((own or shared, own is not None), []).append(row)
+        for (value, is_own), some in (by or {(shared, False): []}).items():
+            yield name, value, is_own, some
 
 
 def read_table(path):
@@ -190,23 +211,24 @@ def markdown(name, text, rows):
             f"| {100 * found.least:.2f} | {len(rows)} |")
 
 
-def refit(rows, kept, path, write):
+def refit(rows, kept, path, write, cores=None):
     """Prints the fit of each constant; whether all have values that they may have."""
-    text = path.read_text()
+    text, cores = path.read_text(), cores or of_cores(CORES.read_text())
     print(f"{'constant':<19} {'value':>5} {'fitted':>7} {'loses nothing':>18} {'at most 0.5 %':>18} {'more %':>6} "
           f"{'least':>6} rows  worst row: %, compared, config")
-    good, values = True, {}
-    for name, value in constants(text).items():
-        own = [row for row in rows if row.constant == name]
-        if not own:
+    good, written = True, {}
+    for name, value, is_own, some in values(text, cores, rows):
+        if not some:
             print(f"{name:<19} {value:>5}  no row")
             continue
-        found = fit(own, value)
-        right = tell(name, value, own, found, kept.get(name))
-        good, values[name] = good and right, value if right else found.fitted
+        found = fit(some, value)
+        right = tell(name, value, some, found, None if is_own else kept.get(name))
+        good = good and (right or write and not is_own)
+        if not is_own:
+            written[name] = value if right else found.fitted
     if write:
-        path.write_text(with_values(text, values))
-    return good or write
+        path.write_text(with_values(text, written))
+    return good
 
 
 # ---- measuring ----

@@ -37,11 +37,12 @@ local COUNT = { 0, 1 << 40 }
 -- is as short as possible.
 --   K.phase   the phase that the function is part of; equal functions may be part of several
 --   K.role    the word in its name that says what it is for; an equal function with another role may share it
---   params    { name, "in" | "out" | "int", value } each; build gets the values by name
+--   params    { name, "in" | "out" | "int", value } each; build gets the values by name. A parameter whose value is nil
+--             or false is left out
 function Code:part(name, doc, params, build, kind)
   local t, values = self.t, {}
   if self.full and not kind then
-    for _, p in ipairs(params) do values[p[1]] = p[3] end
+    for _, p in ipairs(params) do values[p[1]] = p[3] or nil end
     t:scope(function()
       t:note(name)
       build(values)
@@ -49,10 +50,13 @@ function Code:part(name, doc, params, build, kind)
     return
   end
   local list, args = {}, {}
-  for i, p in ipairs(params) do
-    list[i] = { kind = ctype(p[2], p[3]), name = p[1] }
-    args[i] = p[2] == "int" and p[3] or p[3]:named()
-    values[p[1]] = p[2] == "int" and expr.var(p[1], COUNT) or tape.pointer(p[1], 0, p[3].type)
+  for _, p in ipairs(params) do
+    local own, of, value = table.unpack(p)
+    if value then
+      list[#list + 1] = { kind = ctype(of, value), name = own }
+      args[#args + 1] = of == "int" and value or value:named()
+      values[own] = of == "int" and expr.var(own, COUNT) or tape.pointer(own, 0, value.type)
+    end
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "NOINLINE",
                         reuse = self.cold, role = self.role, loops = self.cold and self.plan.isa.tile ~= nil },

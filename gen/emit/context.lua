@@ -60,18 +60,14 @@ function M.block(K, group, ptrs, block)
   for _, run in ipairs(runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
+      local context = block.final and ptrs.context
       local params = {
         { "v", "in", ptrs.v:at(block.v_at + row * operand.row) }, { "p", "in", ptrs.p:at(block.p_at) },
         { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o:at(row * group.width) },
+        { "context", "out", context and context:at(expr.share(row, 2) * group.width) },
+        { "tiles", "int", block.tiles }, { "key", "int", block.filtered and block.key },
       }
-      if block.final and ptrs.context then
-        params[#params + 1] = { "context", "out", ptrs.context:at(expr.share(row, 2) * group.width) }
-      end
-      if block.tiles then params[#params + 1] = { "tiles", "int", block.tiles } end
-      if block.filtered then
-        params[#params + 1] = { "key", "int", block.key }
-        score.add_head_params(plan.scores, params, ptrs.reads)
-      end
+      if block.filtered then score.add_head_params(plan.scores, params, ptrs.reads) end
       local name = ("context_%dx%s%s%s%s%s"):format(run.size, group.name,
         block.tiles and "" or "_k" .. block.steps, block.add and "_add" or "", block.final and "_final" or "",
         block.filtered and "_masked" or "")

@@ -183,13 +183,11 @@ local function scores_of(K, step, ptrs)
   local t, plan = K.t, K.plan
   local own = step.words and ptrs.words
   local params = { { "q", "in", own and own.q or ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p },
-                   { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
-  if own then
-    table.move({ { "factors", "in", own.q_scales }, { "panel", "out", own.panel } }, 1, 2, #params + 1, params)
-  end
-  if plan.scores.places then params[#params + 1] = { "place", "int", ptrs.reads.place } end
+                   { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop },
+                   { "factors", "in", own and own.q_scales }, { "panel", "out", own and own.panel },
+                   { "place", "int", plan.scores.places and ptrs.reads.place } }
   score.add_head_params(plan.scores, params, ptrs.reads)
-  if ptrs.k_scales then params[#params + 1] = { "scales", "in", ptrs.k_scales } end
+  params[#params + 1] = { "scales", "in", ptrs.k_scales }
   K:part("step_scores", "Scores of the keys that a query sees, for the heads that share them.", params, function(p)
     local keys = plan.attend.keys
     local function first_of(i) return expr.min(p.first + i * step.keys, plan.cfg.seq_kv - step.keys) end
@@ -253,8 +251,7 @@ end
 local function weights_of(K, step, ptrs)
   local t, scores, w = K.t, K.plan.scores, K.plan.isa.full
   local params = { { "p", "out", ptrs.p }, { "sums", "out", ptrs.sums }, { "first", "int", ptrs.first },
-                   { "stop", "int", ptrs.stop } }
-  if ptrs.test then params[#params + 1] = { "test", "out", ptrs.test } end
+                   { "stop", "int", ptrs.stop }, { "test", "out", ptrs.test } }
   score.add_head_params(scores, params, ptrs.reads)
   K:part("step_weights", "The weights of one query, and their sum.", params, function(p)
     local none = t:op("set", w, "none", -math.huge)
@@ -329,8 +326,7 @@ end
 -- Zeros for the context and the attention weights of a query that sees no key.
 local function clear(K, out, weights)
   local t, w, cfg = K.t, K.plan.isa.full, K.plan.cfg
-  local params = { { "out", "out", out.p } }
-  if weights then params[2] = { "probs", "out", weights } end
+  local params = { { "out", "out", out.p }, { "probs", "out", weights } }
   K:part("step_none", "The context of a query that sees no key.", params, function(p)
     context.each_vector(K, function(h, at, used)
       context.put(K, p.out:at(h * out.head), at, t:op("zero", w, "zero"), used)

@@ -37,10 +37,9 @@ end
 local function context_tile(K, step, tile)
   local t, panels, run = K.t, tile.panels, tile.run
   local literal = expr.is_const(tile.keys)
-  local params = { { "p", "in", tile.p }, { "v", "in", tile.v }, { "o", "out", tile.o } }
-  if not literal then params[#params + 1] = { "keys", "int", tile.keys } end
-  if tile.scales then params[#params + 1] = { "scales", "in", tile.scales } end
-  if tile.next then params[#params + 1] = { "next", "in", tile.next } end
+  local params = { { "p", "in", tile.p }, { "v", "in", tile.v }, { "o", "out", tile.o },
+                   { "keys", "int", not literal and tile.keys }, { "scales", "in", tile.scales },
+                   { "next", "in", tile.next } }
   K:part(("step_context_%dx%d%s"):format(run.size, panels.used, literal and "_k" .. tile.keys or "") .. tile.name,
     ("%d row%s of the context of %d columns, added to what is there."):format(run.size, run.size > 1 and "s" or "",
       panels.used), params, function(p)
@@ -68,8 +67,7 @@ end
 -- of these keys on.
 local function seen_values(K, ptrs)
   local params = { { "v", "in", ptrs.v }, { "mask", "in", ptrs.mask }, { "seen", "out", ptrs.seen },
-                   { "keys", "int", ptrs.keys } }
-  if ptrs.scales then params[#params + 1] = { "scales", "in", ptrs.scales } end
+                   { "keys", "int", ptrs.keys }, { "scales", "in", ptrs.scales } }
   K:part("step_values", "Copies values, with zeros in place of those that a mask hides.", params, function(p)
     local t, w, values = K.t, K.plan.isa.full, K.plan.attend.values
     K:each("key", p.keys, function(i)
@@ -204,17 +202,15 @@ function M.of_heads(K, step, ptrs)
   local scaled = not integers and scales_weights(K, ptrs)
   local params = { { "v", "in", ptrs.v }, { "p", scaled and "out" or "in", ptrs.p },
                    { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
-                   { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
-  if ptrs.v_scales then params[#params + 1] = { "scales", "in", ptrs.v_scales } end
+                   { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop },
+                   { "scales", "in", ptrs.v_scales } }
   for _, name in ipairs(integers and { "p_words", "p_scales" } or {}) do
     params[#params + 1] = { name, "out", ptrs.words[name] }
   end
   if integers and #K.plan.scores.hides > 0 then params[#params + 1] = { "biases", "in", ptrs.reads.mask } end
-  for _, name in ipairs(integers and {} or { "seen", "test" }) do
-    if ptrs[name] then params[#params + 1] = { name, "out", ptrs[name] } end
-  end
-  if ptrs.mask then params[#params + 1] = { "mask", "in", ptrs.mask } end
-  if ptrs.only then params[#params + 1] = { "only", "int", ptrs.only } end
+  for _, name in ipairs(integers and {} or { "seen", "test" }) do params[#params + 1] = { name, "out", ptrs[name] } end
+  params[#params + 1] = { "mask", "in", ptrs.mask }
+  params[#params + 1] = { "only", "int", ptrs.only }
   local name, doc, kind = "step_context", "The context of a query, for the heads that share values.", nil
   if ptrs.mask then
     name, doc, kind = "step_context_seen", "The same, without the values that a mask hides.", "cold"

@@ -181,10 +181,9 @@ end
 local function weights(K, step, ptrs, at, rest)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local params = { { "p", "in", ptrs.p:at(at) }, { "scales", "in", ptrs.scales:at(at) },
-                   { "words", "out", ptrs.p_words }, { "factors", "out", ptrs.p_scales } }
-  for _, name in ipairs(rest and { "from", "stop" } or {}) do params[#params + 1] = { name, "int", rest[name] } end
-  if rest then params[#params + 1] = { "at", "int", at } end
-  if ptrs.biases then params[#params + 1] = { "biases", "in", ptrs.biases:at(at) } end
+                   { "words", "out", ptrs.p_words }, { "factors", "out", ptrs.p_scales },
+                   { "from", "int", rest and rest.from }, { "stop", "int", rest and rest.stop },
+                   { "at", "int", rest and at }, { "biases", "in", ptrs.biases and ptrs.biases:at(at) } }
   K:part("step_integers" .. (rest and "_rest" or ""), "Quantizes the weights, times the scales of the values.",
     params, function(p)
     K:each("head", K.plan.attend.share, function(h)
@@ -231,8 +230,8 @@ end
 
 local function context_tile(K, step, run, at)
   local t, w, lanes, breadth = K.t, K.plan.isa.full, K.plan.isa.lanes, K.plan.attend.breadth
-  local params = { { "a", "in", at.a }, { "v", "in", at.v }, { "factors", "in", at.factors }, { "o", "out", at.o } }
-  if at.next then params[5] = { "next", "in", at.next } end
+  local params = { { "a", "in", at.a }, { "v", "in", at.v }, { "factors", "in", at.factors }, { "o", "out", at.o },
+                   { "next", "in", at.next } }
   K:part(("step_context_words_%dx%d%s"):format(run.size, BYTES * lanes, at.next and "" or "_rest"),
     ("%d rows of the context of %d columns, added to what is there."):format(run.size, BYTES * lanes), params,
     function(p)

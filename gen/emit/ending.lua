@@ -48,12 +48,11 @@ end
 
 -- Adds the parameters of an epilogue. `of` has those of its rows, as M.of_rows returns them.
 function M.add_params(params, tile, of)
-  if of.row_scales then params[#params + 1] = { "row_scales", "in", of.row_scales } end
-  if tile.a.sums then params[#params + 1] = { "row_sums", "in", tile.a.sums } end
-  for _, name in ipairs { "scales", "next_scales" } do
-    if tile.b[name] then params[#params + 1] = { name, "in", tile.b[name] } end
+  for _, param in ipairs { { "row_scales", "in", of.row_scales }, { "row_sums", "in", tile.a.sums },
+                           { "scales", "in", tile.b.scales }, { "next_scales", "in", tile.b.next_scales },
+                           { "bias", "in", tile.mode ~= "next" and tile.bias } } do
+    params[#params + 1] = param
   end
-  if tile.bias and tile.mode ~= "next" then params[#params + 1] = { "bias", "in", tile.bias } end
   for _, other in ipairs(beside(tile)) do
     params[#params + 1] = { other.of.field, "in", of[other.of.field] }
   end

@@ -101,7 +101,7 @@ end
 local function shared_block(K, group, ptrs, part)
   local plan, params = K.plan, stored.params(K, ptrs, part)
   params[#params + 1] = { "steady", "out", ptrs.steady }
-  if ptrs.asked then params[#params + 1] = { "asked", "int", ptrs.asked } end
+  params[#params + 1] = { "asked", "int", ptrs.asked }
   local edge = plan.scores.masked or group.keys.rest > 0 and not M.rest_rises(K, group)
   K:part("block_" .. group.name, "Weights of a block of keys, and their sum.", params, function(p)
     local own = setmetatable({ reads = p, each = function(run, tile) K:each("tile", run.to - run.from, tile) end,

@@ -23,7 +23,7 @@ local function write(K, group, ptrs, what)
     { "p", "out", ptrs.p }, { "stats", "in", ptrs.stats }, { what.to, "out", ptrs.to },
   }
   score.add_span(params, ptrs.span)
-  if ptrs.asked then params[#params + 1] = { "asked", "int", ptrs.asked } end
+  params[#params + 1] = { "asked", "int", ptrs.asked }
   K:part(what.name .. "_" .. group.name, what.doc, params, function(p)
     local own = score.own_span(p, ptrs.span)
     local function clear(from, count)

@@ -85,10 +85,8 @@ end
 
 -- The operands of a tile as parameters of its function.
 local function operand_params(tile)
-  local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p } }
-  if tile.sums then params[3] = { "sums", "out", tile.sums } end
-  if tile.b.next then params[#params + 1] = { "next", "in", tile.b.next } end
-  return params
+  return { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "sums", "out", tile.sums },
+           { "next", "in", tile.b.next } }
 end
 
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end
@@ -204,27 +202,26 @@ end
 -- C for `count` row tiles of a panel, each of `rows` rows. The fields of `of` are the same for all tiles:
 --   label       of the functions
 --   bias, w     the bias, and the weights of the panel
---   a           the tensor A, with its distances row and k_stride; all: how many rows of it have scales
+--   a           the tensor A; row and k_stride: its distances; all: how many rows of it have scales
 --   ends        how C is stored
 --   alone       there are no other tiles of so many rows
 --   activate    optional: the name of the activation function
--- These are functions of the number i of a tile:
---   x, scales   its rows of A, and their scales
---   next        what it prefetches
---   c           where it goes, and the distance of rows there
---   times, add  optional: what its rows are multiplied by, and what is added to them
+--   tile(i)     the fields of tile number i:
+--     x, scales   its rows of A, and their scales
+--     next        what it prefetches
+--     c, row      where it goes, and the distance of rows there
+--     times, add  optional: what its rows are multiplied by, and what is added to them
 function M.each_tile(K, product, panels, rows, count, of)
   local streamed = layouts.streamed(K.plan.cpu, of.a, panels.width * product.depth)
   local function tile(i, mode, k0, steps, is_last)
-    local scales, sums = M.of_rows(product.scheme, of.scales and of.scales(i), of.all, k0)
-    local p, row = of.c(i)
+    local own = of.tile(i)
+    local scales, sums = M.of_rows(product.scheme, own.scales, of.all, k0)
     return of_columns(rows, panels, {
       label = of.label, mode = mode, last = is_last, steps = steps, bias = of.bias,
-      activate = of.activate, times = of.times and of.times(i), add = of.add and of.add(i),
-      c = { p = p, row = row, ends = of.ends },
-      a = { p = of.x(i):at(k0 * of.k_stride), row = of.row, k_stride = of.k_stride, streamed = streamed,
+      activate = of.activate, times = own.times, add = own.add, c = { p = own.c, row = own.row, ends = of.ends },
+      a = { p = own.x:at(k0 * of.k_stride), row = of.row, k_stride = of.k_stride, streamed = streamed,
             scales = scales, sums = sums },
-      b = M.operand(product, panels, of.w, k0, of.next(i)) })
+      b = M.operand(product, panels, of.w, k0, own.next) })
   end
   local one = of.alone and expr.is_const(count) and count < 2 and product.chunks.count == 1
   if not ways.of(product.scheme).buffered or K.full or one then

@@ -138,7 +138,7 @@ function M.query_params(K, place, qk)
   local params, memory, names = {}, K.plan.memory, { "cosines", "sines" }
   if not qk then return params end
   for i, name in ipairs(qk_of.query_tables(qk)) do params[i] = { names[i], "in", memory:at(place, name) } end
-  if qk.norm then params[#params + 1] = { "gains", "in", memory:at(place, "q_gain") } end
+  params[#params + 1] = { "gains", "in", qk.norm and memory:at(place, "q_gain") }
   return params
 end
 
@@ -188,14 +188,10 @@ end
 function M.queries(K, group, qk, q, p)
   local t, along = K.t, qk_of.lanes_row(K.plan, qk)
   local at = p.place - qk.first
-  local params = { { "q", "out", q } }
-  if qk.pairs > 0 then
-    params[2], params[3] = { "cosines", "in", p.cosines:at(at) }, { "sines", "in", p.sines:at(at) }
-  end
-  if qk.norm then
-    params[#params + 1] = { "gains", "in", p.gains }
-    params[#params + 1] = { "factors", "in", p.factors }
-  end
+  local turns, norm = qk.pairs > 0, qk.norm
+  local params = { { "q", "out", q }, { "cosines", "in", turns and p.cosines:at(at) },
+                   { "sines", "in", turns and p.sines:at(at) }, { "gains", "in", norm and p.gains },
+                   { "factors", "in", norm and p.factors } }
   K:part("turn_queries_" .. group.name, M.doc(qk) .. " the queries of one head.", params, function(own)
     local function value(c, v, word, row)
       local name, from = "_c" .. c - 1, (c - 1) * group.lanes

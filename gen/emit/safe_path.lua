@@ -40,9 +40,8 @@ end
 local function safe_head(K, group, ptrs, span)
   local params = {
     { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "v", "in", ptrs.v }, { "p", "out", ptrs.p },
-    { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o },
+    { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o }, { "context", "out", ptrs.context },
   }
-  if ptrs.context then params[#params + 1] = { "context", "out", ptrs.context } end
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
   K:part("safe_" .. name_of(K, group, ptrs),

@@ -154,8 +154,7 @@ end
 -- columns up to a whole vector.
 function M.rows(K, label, group, xt, to)
   local t, isa, d = K.t, K.plan.isa, to.columns
-  local lanes, params = isa.lanes, { { "xt", "in", xt }, { "x", "out", to.p } }
-  if to.asked then params[#params + 1] = { "asked", "int", to.asked } end
+  local lanes, params = isa.lanes, { { "xt", "in", xt }, { "x", "out", to.p }, { "asked", "int", to.asked } }
   K:part(label .. "_" .. group.name,
     ("%d rows of X[..][%d] from XT[%d][%d]."):format(group.used, to.row, d, group.width), params, function(p)
     local function squares(column, columns)

@@ -44,6 +44,7 @@ local far_widened = { { 4096, "prefetch" }, { 24576, "prefetch_far" } }
 --   slots              of its port that an op takes, where it is not one
 --   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a load from
 --                      L1 takes 8); and `fetch` of what is multiplied by them
+--   costs              constants of schedule/costs.lua that measurements of this core want otherwise (bench/refit.py)
 --   miss_vector, miss_row   extra FMA slots of a step in a sum of more than `long` steps: for a vector of B; for a row
 --                           of A, more if A is strided as X is (measured, Zen 4)
 local generic = {
@@ -54,7 +55,7 @@ local generic = {
   ports = {}, under_way = 512, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
   tiling = { dot = 16, load = 12, store = 13, fetch = {} },
   fetch = { { "shares", 65, math.huge, 1048576 } },
-  widened = { amx = far_widened, general = { { 8192, "prefetch" } } },
+  widened = { amx = far_widened, general = { { 8192, "prefetch" } } }, costs = {},
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
@@ -86,7 +87,7 @@ M.rows = {
     far_bytes = 8, cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
     fetch = { { "shares", 65, math.huge, 1048576 },
               { "shares", 24, 64, 33554432 }, { "ahead", 2, 64, 1179649 } },
-    widened = { general = far_widened },
+    widened = { general = far_widened }, costs = { copied_from = 2 },
     tiling = { dot = 16, load = 12, store = 13,
                fetch = { { "shares", 65, math.huge, 2097152 }, { "shares", 97, math.huge, 1048576 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },

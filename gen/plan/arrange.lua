@@ -87,7 +87,7 @@ local function choose_lanes(plan, list, possible, in_one)
   if not columns then return queries end
   if cfg.q_len then return columns end
   local function cheaper(name, other)
-    return costs.below(plan.compared, name, columns.cost / other) and columns or queries
+    return costs.below(plan, name, columns.cost / other) and columns or queries
   end
   if in_one then return cheaper("columns_joint", queries.cost + transpose.cost(plan)) end
   local waits = tiles.far(plan, cfg.seq) and (cfg.seq == 1 or fetch.kind(plan) == "ahead") and not projected.merged
@@ -111,7 +111,7 @@ local function choose_products(plan, list, possible)
   local same = choose_head_block(plan, list, one.q_lanes, false)
   if total(one) >= total(several) then return several end
   local name = fetch.kind(plan) == "shares" and "joint_fetched" or "joint_alone"
-  return costs.below(plan.compared, name, one.cost / same.cost) and one or several
+  return costs.below(plan, name, one.cost / same.cost) and one or several
 end
 
 -- ---- why ----

@@ -5,7 +5,7 @@
 --             values that were compared with thresholds (schedule/costs.lua)
 --   products  scheme: how the ISA multiplies projections. Targets of tiles (schedule/tiles.lua): attending, attention;
 --             applying, for projections with lanes over queries; weights and value_weights, for the other projections;
---             stored and stored_values, the same for weights as packed. widens: whether a run dequantizes weights
+--             stored and stored_values, the same for weights as packed, from which a run may make the others
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
 --   tasks     resident, tasks_wanted, groups_per_task, attend_tasks
@@ -203,7 +203,6 @@ local function add_products(plan, formula)
     -- A pair has 16 bits for a weight as well.
     if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end
   end
-  plan.widens = plan.stored ~= plan.weights
   plan.scheme = mmla.choose(plan, formula, chosen.products)
   plan.attending = tiles.target(plan, chosen.attention)
   plan.applying = tiles.target(plan, isas.by_vectors(plan.scheme))

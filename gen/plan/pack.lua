@@ -107,6 +107,12 @@ local function short_type(plan, scheme)
   return quant and quant.type or scheme.b
 end
 
+-- A fact of how words of products lie (way/init.lua), 1 without products.
+local function of_words(plan, fact)
+  local scheme = graph.scheme(plan.stages)
+  return scheme and ways[fact](scheme) or 1
+end
+
 -- Packing of a kernel:
 --   matrices   as matrices_of returns them; terms name them
 --   lists      the fills, by the names of their lists
@@ -126,7 +132,7 @@ function M.list(plan)
   kinds.of(plan.attend).fills(pack, plan.attend)
   local scheme, halves = graph.scheme(plan.stages), #pack.lists.pairs + #pack.lists.rounded > 0
   return { matrices = matrices_of(plan, false), lists = pack.lists,
-           interleave = scheme and ways.interleave(scheme) or 1,
+           interleave = of_words(plan, "interleave"),
            f16 = halves and short_type(plan, scheme) == types.by_name.f16 }
 end
 
@@ -142,9 +148,8 @@ end
 -- For so many columns at a time, panels store the first numbers of all words before the second ones, because some ISAs
 -- multiply by one part of a word. 0: they do not.
 function M.deinterleave(plan)
-  local quant, scheme = plan.stored.quant, graph.scheme(plan.stages)
+  local quant, spread = plan.stored.quant, of_words(plan, "deinterleave")
   if quant and quant.deinterleave then return quant.deinterleave end
-  local spread = scheme and ways.deinterleave(scheme) or 1
   return spread > 1 and spread * plan.isa.lanes or 0
 end
 

@@ -28,7 +28,7 @@ M.of_formula = {
   { "round", always, conversions.round },
   { "context_rows", conversions.lacks_context_rows, conversions.context_rows },
   { "widen", conversions.has_small_inputs, conversions.widen },
-  { "widened", widened.applies, widened.rewrite },
+  { "widened", always, widened.rewrite },
 }
 
 M.of_arrangement = {

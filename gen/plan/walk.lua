@@ -189,7 +189,7 @@ local function with_pointers(K, e, of, record)
   for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
                        { "scores", "out" }, { "packed", "in" }, { "tables", "in" }, { "ws", "out" },
                        { "cache", "out" }, { "scales", "out" } } do
-    if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
+    params[#params + 1] = { p[1], p[2], e[p[1]] }
   end
   if of.scores then score.add_params(of.scores, params, e) end
   K:part(of.name, of.doc, params, function(p)

@@ -117,13 +117,13 @@ end
 function M.rewrite(plan, list)
   local cfg, scores, why = plan.cfg, plan.scores, plan.why
   list = drop_biases(list, cfg, scores, why)
+  local attend, own = graph.attend(list), graph.scheme(list)
   -- With a mask, keys need a buffer with extra rows at its end, which inputs do not have.
-  if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
+  if own then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
   if plan.stored.quant then
     choices.say(why, "no products of weights", plan.stored.scheme.scales and "their integers have scales of their own"
       or "those would be rounded, in place of the weights")
   end
-  local attend, own = graph.attend(list), graph.scheme(list)
   if scores.masked or plan.stored.quant or not own or own.group > 1 or attend.scheme.group > 1 then return list end
   -- The best list for the stage `projected`; other: the stage with the other matrix of the pair, if there is one.
   local function least(projected, other, absorb, merge)
@@ -168,7 +168,7 @@ function M.bits(plan)
   add(values and graph.maker(list, attend.context), "ABSORB_V")
   add(values and output and output.weights.b, "MERGE_V")
   add(plan.attend.scheme.powers, "POWERS")
-  add(plan.widens, "WIDENED")
+  add(plan.stored ~= plan.weights, "WIDENED")
   return bits
 end
 

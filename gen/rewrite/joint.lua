@@ -46,7 +46,8 @@ function M.rewrite(plan, list)
     macs, biased = macs + stage:macs(), biased or stage.bias
   end
   local one = graph.with(parts[1], {
-    name = letters, nest = "tiles", parts = parts, columns = columns, c = tensors.workspace(letters),
+    name = letters, nest = "tiles", c = tensors.workspace(letters),
+    heads = plan.head_blocks, cols = columns, -- as one wide head of each block
     weights = { section = "w" .. letters }, bias = biased and { section = "b" .. letters },
     macs = function() return macs end })
   local edits, first, column = {}, nil, 0

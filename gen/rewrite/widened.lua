@@ -1,18 +1,16 @@
--- Dequantizes int8/int4 weights to pairs before a run multiplies them: those of a block of heads before its
--- projections, and those of the output before the output.
+-- Dequantizes int8/int4 weights to pairs before a run multiplies them, where a product multiplies others than those
+-- that are packed. Those of a block of heads come before its projections, and those of the output before the output.
 
 local graph = require "graph.init"
 
 local M = {}
-
-function M.applies(plan) return plan.widens end
 
 local kinds = { rows = "widen_heads", groups = "widen_output" }
 
 function M.rewrite(_, list)
   local output, out, first = graph.output(list), {}, nil -- all weights of a block of heads are dequantized together
   for _, stage in ipairs(list) do
-    local kind = kinds[stage.nest]
+    local kind = stage.stored ~= stage.multiplied and kinds[stage.nest]
     if kind then
       local name = "wide_" .. stage.weights.section
       local of_layer = stage.nest == "groups" and stage ~= output

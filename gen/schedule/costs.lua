@@ -3,8 +3,9 @@
 --
 --   fitted   thresholds: a decision takes one alternative below it, and the other one from it on
 --   given    limits that no measurement decides: what shorter code or a rare case may cost
---   below(compared, name, value)   whether a value is below a threshold of `fitted`. Keeps the value in `compared`, a
---                                  table of the plan, for bench/refit.py
+--   below(plan, name, value)   whether a value is below a threshold: that of the plan's core if it has one of its own
+--                              (machine/cpu.lua), else that of `fitted`. Keeps the value in the plan's table
+--                              `compared`, for bench/refit.py
 
 local M = {}
 
@@ -46,9 +47,9 @@ M.given = {
   few_keys = 32,
 }
 
-function M.below(compared, name, value)
-  compared[name] = value
-  return value < M.fitted[name]
+function M.below(plan, name, value)
+  plan.compared[name] = value
+  return value < (plan.cpu.costs[name] or M.fitted[name])
 end
 
 return M

@@ -38,7 +38,8 @@ end
 local NO_VECTORS = "has no effect with weights that no vectors of numbers are"
 local no_vectors = { function(plan) return ways.of(plan.scheme).fetched == "none" end, NO_VECTORS }
 local no_numbers = { function(plan) return plan.weights.quant and not ways.of(plan.scheme).words end, NO_VECTORS }
-local not_widened = { function(plan) return plan.widens end, "has no effect with pairs that a run makes of weights" }
+local not_widened = { function(plan) return plan.stored ~= plan.weights end,
+                      "has no effect with pairs that a run makes of weights" }
 local no_tiles = { function(plan) return ways.of(plan.scheme).fetched == "shares" end, "tile registers take shares" }
 local against = {
   panels = { not_widened, { no_instruction "prefetch" }, no_vectors, no_numbers, no_tiles },

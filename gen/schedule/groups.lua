@@ -32,7 +32,7 @@ local function plan_attention(plan, group, attend)
   local key_rows = fixed
     or tiles.choose_rows(target, "key_rows", keys, tiles.most_rows(target, n, "rows"), score_cost, even)
   local in_one_tile = not cfg.key_rows and not fixed and n == 1 and keys <= key_rows
-  if in_one_tile and not costs.below(plan.compared, "shared_from", keys) then
+  if in_one_tile and not costs.below(plan, "shared_from", keys) then
     key_rows = costs.fitted.shared_keys
     choices.add(group.why, "shared_keys")
   end

@@ -291,7 +291,8 @@ local function runs_of(set, most) return (set.twice and cut.one_size or cut.in_p
 --   sum       steps; order of A ("rows", "columns"); rounded: results are stored rounded, so no chunk may be added
 -- and get
 --   panel_runs       blocks of columns; first: the number of a block's first panel
---   runs             runs of tiles, for each set
+--   runs             runs of tiles, for each set; first: the number of a run's first tile
+--   columns          as they were passed
 --   scheme           the target's
 --   ld               numbers from row to row
 --   steps, chunks
@@ -325,7 +326,11 @@ function M.columns(target, keys, sets, columns, sum)
     if not best or product_cost < best_cost then best, best_cost = product, product_cost end
     if vectors * isa.lanes >= columns then break end
   end
-  best.ld = M.round_up(columns, isa.lanes)
+  for _, runs in ipairs(best.runs) do
+    local first = 0
+    for _, run in ipairs(runs) do run.first, first = first, first + run.count end
+  end
+  best.columns, best.ld = columns, M.round_up(columns, isa.lanes)
   best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, sum.rounded), M.depth(target.scheme, steps)
   best.scheme = target.scheme
   best.panels, best.floats = 0, 0

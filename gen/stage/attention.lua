@@ -165,7 +165,7 @@ end
 -- The same as a list of parameters.
 local function params_of(plan, a)
   local params = {}
-  local function add(name, kind) params[#params + 1] = a[name] and { name, kind, a[name] } or nil end
+  local function add(name, kind) params[#params + 1] = { name, kind, a[name] } end
   for _, name in ipairs { "xt", "packed", "keys", "values" } do add(name, "in") end
   add("scratch", "out")
   for _, name in ipairs { "k_scales", "v_scales" } do add(name, "in") end

@@ -59,8 +59,8 @@ end
 function M.emit(K, place, stage)
   local t, plan, memory = K.t, K.plan, K.plan.memory
   local a, c, past, rows = stage.a, stage.c, stage.behind and place[stage.behind] or 0, K.plan.cfg.seq_kv
-  local params = { { "x", "in", memory:tensor(place, a) }, { "out", "out", memory:at(place, c.name):at(past * c.row) } }
-  if c.scales then params[3] = { "scales", "out", memory:at(place, c.scales):at(past) } end
+  local params = { { "x", "in", memory:tensor(place, a) }, { "out", "out", memory:at(place, c.name):at(past * c.row) },
+                   { "scales", "out", c.scales and memory:at(place, c.scales):at(past) } }
   local all, bounds = graph.in_block(plan, stage), rows_of.bounds_of(K, place, stage)
   local text = ("Appends the %s of %d head%s to the cache."):format(stage.of, all, all > 1 and "s" or "")
   K:part("append_" .. stage.of, text, params, rows_of.bounded(K, bounds, params, function(p)

@@ -326,7 +326,7 @@ local function value_block(K, place, stage, size, first)
   local params = { { "v", "in", rows_of.operands(K, place, stage.a):at(first * ld) },
                    { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.k_stride) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
-  if bounds.stop then params[3] = { "key", "int", first * stage.c.scheme.group } end
+  params[3] = { "key", "int", bounds.stop and first * stage.c.scheme.group }
   K:part("value_rows_" .. size, ("Transposes %d rows of words of V."):format(size), params,
     rows_of.bounded(K, bounds, params, function(p)
     local function block(at, used)

@@ -26,7 +26,7 @@ local function crowds(plan, attend, input, row)
   local passes, rows = 0, math.min(groups.key_block(plan), plan.cfg.seq_kv)
   for _, group in ipairs(plan.groups) do passes = passes + group.count * attend.share end
   local found = tiles.crowded(plan.cpu, rows, input.row) and not tiles.crowded(plan.cpu, rows, row)
-    and not costs.below(plan.compared, "copied_from", passes)
+    and not costs.below(plan, "copied_from", passes)
   if found then choices.add(plan.groups[1].why, "copied") end
   return found
 end
@@ -89,11 +89,10 @@ function M.emit(K, place, stage)
   local input, copy, kept = stage.a, stage.c, stage.c.at == "cache"
   local past = stage.behind and place[stage.behind]
   local params = { { "x", "in", memory:tensor(place, input) },
-                   { "out", "out", memory:at(place, stage.name):at(rows_of.rows_before(stage, past) * copy.row) } }
-  if past then params[#params + 1] = { "past", "int", past } end
+                   { "out", "out", memory:at(place, stage.name):at(rows_of.rows_before(stage, past) * copy.row) },
+                   { "past", "int", past }, { "scales", "in", input.scales and memory:at(place, input.scales) } }
   local all = graph.in_block(plan, stage)
   local text = ("%s the %s of %d head%s."):format(kept and "Appends" or "Copies", stage.of, all, all > 1 and "s" or "")
-  if input.scales then params[#params + 1] = { "scales", "in", memory:at(place, input.scales) } end
   local bounds = (kept or copy.staged) and rows_of.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
   local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)
@@ -128,7 +127,7 @@ function M.statements(count, plan, stage)
 end
 
 function M.describe(plan, stage)
-  local together = ("; %d of %d heads together"):format(graph.in_block(plan, stage), stage.heads)
+  local together = rows_of.together(plan, stage)
   if stage.c.at == "cache" then return { { stage.name, "the inputs, put into the cache" .. together } } end
   return { { stage.name, ("%s, copied to %d rows"):format(stage.a.at == "cache" and "out of the cache" or "the inputs",
     plan.kv_rows) .. together } }

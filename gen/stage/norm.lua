@@ -90,11 +90,10 @@ end
 function M.emit(K, place, stage, group, i)
   local memory, lanes, first = K.plan.memory, K.plan.isa.lanes, i * group.used + group.q0
   local function rows_of(tensor) return memory:tensor(place, tensor):at(layouts.at(tensor, first)) end
-  local params = { { "x", "in", rows_of(stage.a) }, { "gains", "in", memory:at(place, stage.gains) } }
-  if stage.biases then params[3] = { "biases", "in", memory:at(place, stage.biases) } end
-  if stage.add then params[#params + 1] = { "add", "in", rows_of(stage.add) } end
-  params[#params + 1] = { "out", "out", rows_of(stage.c) }
-  if place.rows and stage.c.at == "input" then params[#params + 1] = { "asked", "int", place.rows - first } end
+  local params = { { "x", "in", rows_of(stage.a) }, { "gains", "in", memory:at(place, stage.gains) },
+                   { "biases", "in", stage.biases and memory:at(place, stage.biases) },
+                   { "add", "in", stage.add and rows_of(stage.add) }, { "out", "out", rows_of(stage.c) },
+                   { "asked", "int", place.rows and stage.c.at == "input" and place.rows - first } }
   K:part(("%s_%dx%d"):format(stage.name, group.used, stage.cols), ("Normalizes %d rows."):format(group.used), params,
     function(p)
     local own, rest = { K = K, stage = stage, p = p, factors = K.t:buffer("factors", 2 * lanes) }, group.used % lanes

@@ -29,25 +29,26 @@ local wording = require "base.wording"
 
 local M = { groups = require "stage.product_groups" }
 
--- ---- the plan of rows ----
+-- ---- what `rows` and `tiles` have in common ----
+
+local of_rows = { phase = rows_of.phase, title = rows_of.title, per = rows_of.per }
 
 local KEYS = { rows = "kv_rows", vectors = "kv_vectors" }
 
-local function plan_rows(plan, stage)
+function of_rows.plan(plan, stage)
   local ends = layouts.stored(stage.c)
   local product, cost = tiles.columns(tiles.target(plan, stage.multiplied), KEYS,
     { { rows = stage.rows, count = 1, even = ends.down > 1 or ways.interleave(stage.scheme) > 1,
         twice = ways.of(stage.scheme).twice } },
-    stage.columns or graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(stage.multiplied, stage.steps),
-      order = "rows", rounded = ends.round or ends.pairs })
+    graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(stage.multiplied, stage.steps), order = "rows",
+                                                rounded = ends.round or ends.pairs })
   local c = not stage.c.exact and tensors.with(stage.c, { row = product.ld // ends.across })
-  return cost, { product = product, c = c or nil,
-                 packed = packed.panels(stage, product) }
+  return cost, { product = product, c = c or nil, packed = packed.panels(stage, product) }
 end
 
-local function row_sections(plan, stage, add)
-  packed.sections(stage, "head", "weights", add)
-  if stage.parts then
+function of_rows.sections(plan, stage, add)
+  packed.sections(stage, stage.packed, "head", "weights", add)
+  if stage.nest == "tiles" then
     return add("projected", { name = stage.name, doc = "rows of Q, K and V", cols = stage.product.ld,
                               count = plan.kv_rows * stage.product.ld })
   end
@@ -55,7 +56,7 @@ local function row_sections(plan, stage, add)
   if stage.qk then qk_of.key_sections(plan, stage.qk, add) end
 end
 
-local function row_statements(count, plan, stage)
+function of_rows.statements(count, plan, stage)
   count:columns(stage.product, stage.product.runs[1], plan.head_blocks)
 end
 
@@ -74,27 +75,24 @@ end
 -- the weights that follow a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_rows(K, stage, p, runs)
   local product, a, c, ends = stage.product, stage.a, stage.c, layouts.stored(stage.c)
-  local fetched, before = (not stage.parts or K.plan.fetch == "ahead") and fetch.of(K.plan, product), {}
-  local number = p.number or 0
-  for _, run in ipairs(runs) do before[run], number = number, number + run.count end
+  local joint = stage.nest == "tiles"
+  local fetched = (not joint or K.plan.fetch == "ahead") and fetch.of(K.plan, product)
   local function tiles_of(run, from, count, panels, j, panel)
-    local column = j * panels.width + panels.at
-    local function row_of(i) return (i + from) * run.size + run.at end
+    local column, number = j * panels.width + panels.at, run.first + (p.number or 0)
     product_of.each_tile(K, product, panels, run.size, count, {
       label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column), w = p.w:at(panel), a = a,
       row = a.row, k_stride = a.k_stride or 1, all = a.scaled_rows, ends = ends,
-      x = function(i) return p.x:at(layouts.at(a, row_of(i))) end,
-      scales = function(i) return p.row_scales and p.row_scales:at(row_of(i)) end,
-      next = function(i) return fetched and fetch.of_tile(fetched, panels, p.w, panel, i + from + before[run]) end,
-      c = function(i)
+      tile = function(i)
+        local row = (i + from) * run.size + run.at
         -- A last odd row is stored alone.
-        local word = expr.share(run.size % ends.down == 0 and row_of(i) or run.at, ends.down)
-        return p.out:at(word * c.row + expr.share(column, ends.across)), c.row
-      end,
-    })
+        local word = expr.share(run.size % ends.down == 0 and row or run.at, ends.down)
+        return { x = p.x:at(layouts.at(a, row)), scales = p.row_scales and p.row_scales:at(row),
+                 next = fetched and fetch.of_tile(fetched, panels, p.w, panel, i + from + number),
+                 c = p.out:at(word * c.row + expr.share(column, ends.across)), row = c.row }
+      end })
   end
   -- And tiles do not prefetch for another product.
-  local pass = not (a.tile_words or stage.parts) and not fetch.stay(K.plan, product)
+  local pass = not (a.tile_words or joint) and not fetch.stay(K.plan, product)
   local panels_first = pass or fetched and not fetched.crosses
   if pass then
     choices.add(K.t.why, "panels_pass")
@@ -116,30 +114,32 @@ local function record_rows(K, stage, p, runs)
   end
 end
 
--- The function that projects a block of heads, with the tiles of `runs`. part: { row, rows, number }, the rows of X and
--- the first tile, if it is only a part of them.
-local function rows_function(K, place, stage, runs, part)
+-- The function that projects a block of heads. part: { row, size, count, number }, the first row of X, so many tiles of
+-- a size, and the number of the first, if it is only a part of them.
+local function rows_function(K, place, stage, part)
   local plan, memory, row = K.plan, K.plan.memory, part and part.row or 0
+  local runs = part and { { size = part.size, count = part.count, at = 0, first = 0 } } or stage.product.runs[1]
   local past, bounds = stage.behind and place[stage.behind], rows_of.bounds_of(K, place, stage)
   local before = expr.share(row, layouts.stored(stage.c).down)
   local to = layouts.at(stage.c, rows_of.rows_before(stage, past) + before)
   local params = { { "x", "in", memory:tensor(place, stage.a):at(layouts.at(stage.a, row)) },
                    { "w", "in", memory:at(place, stage.wide or stage.weights.section) },
-                   { "out", "out", memory:at(place, stage.name):at(to) } }
-  local function add(there, ...) params[#params + 1] = there and { ... } or nil end
-  add(stage.bias, "bias", "in", stage.bias and memory:at(place, stage.bias.section))
-  add(stage.a.scales, "row_scales", "in", stage.a.scales and memory:at(place, stage.a.scales):at(row))
-  add(past, "past", "int", past)
+                   { "out", "out", memory:at(place, stage.name):at(to) },
+                   { "bias", "in", stage.bias and memory:at(place, stage.bias.section) },
+                   { "row_scales", "in", stage.a.scales and memory:at(place, stage.a.scales):at(row) },
+                   { "past", "int", past } }
   local bounded = rows_of.bounded(K, bounds, params, function(p) record_rows(K, stage, p, runs) end)
   local turns = stage.qk and emit_qk.key_params(K, place, stage.qk) or {}
   table.move(turns, 1, #turns, #params + 1, params)
-  add(part and part.number, "number", "int", part and part.number)
-  local heads, of_all = graph.in_block(plan, stage), stage.parts and stage.name:upper():gsub(".", ", %0"):sub(3)
-  K.role = not of_all and stage.name or nil
-  K:part("project_" .. stage.name .. (part and "_" .. part.rows or ""),
-    of_all and ("Projects %d rows: the columns of %s."):format(part.rows, of_all)
-    or ("Projects %s of %d head%s%s."):format(stage.name, heads, heads > 1 and "s" or "",
-      part and (" for %d rows"):format(part.rows) or ""), params, function(p)
+  params[#params + 1] = { "number", "int", part and part.number }
+  local heads, rows, name = graph.in_block(plan, stage), part and part.size * part.count, stage.name
+  local text = ("Projects %s of %d head%s%s."):format(name, heads, heads > 1 and "s" or "",
+    rows and (" for %d rows"):format(rows) or "")
+  if stage.nest == "tiles" then
+    text, name = ("Projects %d rows: the columns of %s."):format(rows, name:upper():gsub(".", ", %0"):sub(3)), nil
+  end
+  K.role = name
+  K:part("project_" .. stage.name .. (rows and "_" .. rows or ""), text, params, function(p)
     bounded(p)
     rows_of.finish(K, stage, p)
   end)
@@ -156,9 +156,8 @@ local function in_parts(plan, stage)
     and product.scheme.b.bytes * product.steps * stage.rows > plan.cpu.cached
 end
 
-M.rows = {
-  phase = rows_of.phase, title = rows_of.title, per = rows_of.per,
-  plan = plan_rows, sections = row_sections, statements = row_statements, fills = packed.rows,
+M.rows = graph.with(of_rows, {
+  fills = packed.fills,
   axes = function(plan, stage)
     if not in_parts(plan, stage) then return rows_of.at_once() end
     local few, run, count = tiles.TOGETHER, stage.product.runs[1][1], tiles.count(stage.product)
@@ -168,34 +167,25 @@ M.rows = {
                along = ("%s %dx%d"):format(stage.a.name, count, run.size) } }
   end,
   emit = function(K, place, stage, item, i)
-    if not item.tiles then return rows_function(K, place, stage, stage.product.runs[1]) end
+    if not item.tiles then return rows_function(K, place, stage) end
     local size, number = stage.product.runs[1][1].size, (item.first + i) * tiles.TOGETHER
     choices.add(K.t.why, "parts")
-    rows_function(K, place, stage, { { size = size, count = item.tiles, at = 0 } },
-      { row = number * size, rows = item.tiles * size, number = number })
+    rows_function(K, place, stage, { row = number * size, size = size, count = item.tiles, number = number })
   end,
   describe = function(plan, stage)
-    return { { stage.name, ("%s; %d of %d heads together"):format(wording.product(stage.product),
-      graph.in_block(plan, stage), stage.heads) } }
+    return { { stage.name, wording.product(stage.product) .. rows_of.together(plan, stage) } }
   end,
-}
+})
 
 -- ---- tiles: a product of several projections ----
 
-M.tiles = {
-  phase = rows_of.phase, title = rows_of.title, per = rows_of.per,
-  plan = plan_rows, sections = row_sections, statements = row_statements,
-  fills = function() end, -- those of its parts
+M.tiles = graph.with(of_rows, {
   -- Whether its weights stay in L2, or there is only one tile of rows.
   stays_near = function(plan, stage) return fetch.stay(plan, stage.product) or tiles.count(stage.product) == 1 end,
   -- Tiles of rows, several for a task. If a tile of keys may touch rows of V after the last one, clearing these is one
   -- more place.
   axes = function(plan, stage)
-    local items, total = {}, 0
-    for _, run in ipairs(stage.product.runs[1]) do
-      items[#items + 1] = { size = run.size, at = run.at, count = run.count, first = total }
-      total = total + run.count
-    end
+    local items, total = { table.unpack(stage.product.runs[1]) }, tiles.count(stage.product)
     local grain = tiles.ceil_div(total, plan.tasks_wanted)
     if plan.kv_rows > plan.cfg.seq_kv then
       items[#items + 1] = { margin = true, count = 1, first = total }
@@ -210,17 +200,16 @@ M.tiles = {
         function(p) rows_of.clear_values(K, p.values, {}) end)
     end
     choices.add(K.t.why, "project_order")
-    rows_function(K, place, stage, { { size = run.size, count = 1, at = 0 } },
-      { row = i * run.size + run.at, rows = run.size })
+    rows_function(K, place, stage, { row = i * run.size + run.at, size = run.size, count = 1 })
   end,
-}
+})
 
 -- ---- columns: one of these projections ----
 
 -- The joint product that computes its columns.
 local function whole_of(plan, stage)
   for _, other in ipairs(plan.stages) do
-    if other.parts and other.name == stage.c.within then return other end
+    if other.c and other.c.name == stage.c.within then return other end
   end
 end
 
@@ -234,10 +223,9 @@ M.columns = {
   -- The last one describes the tiles of the joint product.
   describe = function(plan, stage)
     local whole, first = whole_of(plan, stage), stage.c.column
-    local last = whole.parts[#whole.parts].name == stage.name
-    return { { stage.name, ("columns %d..%d of one product; %d of %d heads together"):format(first,
-      first + stage.c.columns - 1, graph.in_block(plan, stage), stage.heads) },
-      last and { "", "its " .. wording.product(whole.product) } or nil }
+    local last = first + stage.c.columns == whole.product.columns
+    return { { stage.name, ("columns %d..%d of one product"):format(first, first + stage.c.columns - 1)
+               .. rows_of.together(plan, stage) }, last and { "", "its " .. wording.product(whole.product) } or nil }
   end,
 }
 
@@ -253,9 +241,7 @@ M.lanes = {
   sections = function(plan, stage, add)
     local product = in_lanes(plan, stage)
     local size = matrices(plan, stage) * product.rows
-    add("head", { name = stage.weights.section, doc = "weights", count = size * product.steps,
-                  type = stage.scheme.packed })
-    if stage.bias then add("head", { name = stage.bias.section, doc = "bias", count = size }) end
+    packed.sections(stage, { floats = size * product.steps, scheme = stage.scheme, ld = size }, "head", "weights", add)
   end,
   statements = function(count, plan, stage)
     local product, heads = in_lanes(plan, stage), stage.per == "head" and plan.hb or 1

@@ -12,12 +12,11 @@ local memory = require "schedule.memory"
 local product_of = require "emit.product"
 local packed = require "stage.product_packed"
 local quantize = require "emit.quantize"
-local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
 local wording = require "base.wording"
 
-local M = { phase = "output", title = "output", fills = packed.groups }
+local M = { phase = "output", title = "output", fills = packed.fills }
 
 local KEYS = { rows = "out_rows", vectors = "out_vectors" }
 
@@ -28,21 +27,19 @@ function M.plan(plan, stage)
   end
   local product, cost = tiles.columns(tiles.target(plan, stage.multiplied), KEYS, sets, stage.cols,
     { steps = tiles.words(stage.scheme, stage.steps), order = "columns",
-      rounded = stage.c.words or plan.arrays.round and stage.c.at == "input" })
+      rounded = layouts.stored(stage.c).pairs or plan.arrays.round and stage.c.at == "input" })
   -- L2 holds the rows of A of a block, so that each panel is read from L3 or DRAM once a block.
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))
-  return cost, { product = product, blocks = blocks, block_count = block_count,
-                 c = not (stage.c.exact or stage.c.words) and tensors.with(stage.c, { row = product.ld }) or nil,
-                 packed = packed.panels(stage, product) }
+  return cost, { product = product, blocks = blocks, block_count = block_count, packed = packed.panels(stage, product) }
 end
 
 function M.sections(plan, stage, add)
-  packed.sections(stage, "packed", (stage.weights.section:gsub("^w", "W")), add)
+  packed.sections(stage, stage.packed, "packed", (stage.weights.section:gsub("^w", "W")), add)
   local c = stage.c
   if c.at == "rows" then
     add("entry", { name = c.name, doc = stage.doc.c, cols = c.row, count = c.count or plan.cfg.seq * c.row,
-                   type = c.words and c.scheme.held })
+                   type = layouts.stored(c).type })
   end
   if not (plan.cfg.q_len and c.at == "input") then return end
   local rows = 0
@@ -68,135 +65,124 @@ end
 
 function M.describe(_, stage) return { { stage.name, wording.product(stage.product) } } end
 
--- Whether an int8 context has its scales query by query, not group by group.
-local function scaled_rows(stage) return stage.a.scaled == "rows" end
-
--- The distance of the scales of two groups.
-local function scales_of(own, group)
-  if scaled_rows(own.stage) then return group.used end
-  return group.width * quantize.scales_of_row(own.stage.product.scheme, own.stage.product.steps)
-end
+-- The parameters of a panel's function for each piece: the piece's field, the name that a number follows, and the kind.
+local OF_PIECE = { { "a", "o", "in" }, { "scales", "scales", "in" }, { "c", "y", "out" }, { "times", "f", "in" },
+                   { "add", "x", "in" }, { "asked", "asked", "int" } }
 
 -- Returns the name, the comment and the parameters of a panel's function. own: as in `emit`.
 local function signature(own)
-  local names, queries, params = {}, 0, { { "panel", "in", own.panel }, { "bias", "in", own.bias } }
-  if own.next then params[3] = { "next", "in", own.next } end
+  local names, queries, stage, columns = {}, 0, own.stage, own.panels.used
+  local params = { { "panel", "in", own.panel }, { "bias", "in", own.bias }, { "next", "in", own.next } }
   for i, piece in ipairs(own.pieces) do
     names[i] = piece.count .. "x" .. piece.group.name
     queries = queries + piece.count * piece.group.used
-    params[#params + 1] = { "o" .. i, "in", piece.o }
-    if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
-    params[#params + 1] = { "y" .. i, "out", piece.y }
-    if piece.times then params[#params + 1] = { "f" .. i, "in", piece.times } end
-    if piece.add then params[#params + 1] = { "x" .. i, "in", piece.add } end
-    if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
+    for _, param in ipairs(OF_PIECE) do params[#params + 1] = { param[2] .. i, param[3], piece[param[1]] } end
   end
-  if own.tail then params[#params + 1] = { "tail", "out", own.tail } end
-  local stage, columns = own.stage, own.panels.used
+  params[#params + 1] = { "tail", "out", own.tail }
   return ("%s_%s_%d"):format(stage.name, table.concat(names, "_"), columns),
     ("%d columns of %s for %d queries, from %s."):format(columns, stage.doc.c, queries, stage.doc.a), params
 end
 
--- `count` tiles of a piece, of which the first is number `number` of all. at(i): the i-th tile's group, its first row
--- in that group, and where it goes.
-local function tiles_of(own, i, run, number, count, at)
-  local K, stage, p, plan = own.K, own.stage, own.p, own.K.plan
-  local product, piece = stage.product, own.pieces[i]
-  local group, in_rows = piece.group, stage.a.at == "rows"
-  local row, k_stride = ways.interleave(stage.scheme), group.width
-  if in_rows then row, k_stride = stage.a.row, stage.a.k_stride or 1 end
-  local tail = select(3, at(0)).type ~= p["y" .. i].type and "tail_" or ""
-  -- The rows of another tensor beside those of a tile, by the field of the stage and the parameter.
-  local function beside(field, param)
-    local other = stage[field]
-    return other and function(n)
-      local g, from = at(n)
-      local ld = other.row
-      return { name = other.name, p = p[param .. i]:at(g * (group.used * ld)):at(from * ld), row = ld }
-    end
-  end
-  product_of.each_tile(K, product, own.panels, run.size, count, {
-    label = ("%s_%s%s"):format(stage.name, tail, group.name), alone = true, bias = p.bias,
-    w = p.panel, a = stage.a, row = row, k_stride = k_stride, ends = layouts.stored(stage.c),
-    all = scaled_rows(stage) and plan.cfg.seq or group.width,
-    x = function(n)
-      local g, from = at(n)
-      return p["o" .. i]:at(g * (in_rows and group.used * row or product.steps * group.width)):at(from * row)
-    end,
-    scales = function(n)
-      local g, from = at(n)
-      return piece.scales and p["scales" .. i]:at(g * scales_of(own, group) + from)
-    end,
-    next = function(n)
-      return p.next and fetch.part(own.fetched, p.next, own.panels.width, number + n)
-    end,
-    c = function(n) return select(3, at(n)), stage.c.row end,
-    activate = stage.activate, times = beside("times", "f"), add = beside("add", "x"),
-  })
+-- Piece i in the function whose parameters are p.
+local function inside(piece, p, i)
+  local values = {}
+  for _, param in ipairs(OF_PIECE) do values[param[1]] = p[param[2] .. i] end
+  return graph.with(piece, values)
 end
 
--- The rows of piece i.
-local function piece_of(own, i)
-  local K, d, product, piece = own.K, own.stage.c.row, own.stage.product, own.pieces[i]
-  local group, runs = piece.group, product.runs[piece.kind]
-  local function y_of(g, row) return own.p["y" .. i]:at(g * (group.used * d)):at(row * d) end
+-- Rows of a tensor at p, from row `row` of group g of a piece on.
+local function rows_at(piece, p, tensor, g, row)
+  return p:at(g * (piece.group.used * tensor.row)):at(row * tensor.row)
+end
+
+-- `count` tiles of a piece, of which the first is number `number` of all. at(i): the i-th tile's group, its first row
+-- in that group, and where it goes.
+local function tiles_of(own, piece, run, number, count, at)
+  local stage, group, p = own.stage, piece.group, own.p
+  local a, product, by_query = stage.a, stage.product, stage.a.scaled == "rows"
+  local words = product.steps * group.width -- of a group with queries in the lanes
+  local row, k_stride, scales = a.row, a.k_stride or 1, group.used
+  if a.at == "lanes" then row, k_stride = ways.interleave(stage.scheme), group.width end
+  if a.scales and not by_query then scales = group.width * quantize.scales_of_row(product.scheme, product.steps) end
+  -- The rows of another tensor beside those of a tile.
+  local function beside(field, g, from)
+    local other = stage[field]
+    return other and { name = other.name, p = rows_at(piece, piece[field], other, g, from), row = other.row }
+  end
+  local _, _, first = at(0)
+  local tail = first.type ~= piece.c.type and "tail_" or ""
+  product_of.each_tile(own.K, product, own.panels, run.size, count, {
+    label = ("%s_%s%s"):format(stage.name, tail, group.name), alone = true, bias = p.bias, w = p.panel, a = a,
+    row = row, k_stride = k_stride, all = by_query and own.K.plan.cfg.seq or group.width,
+    ends = layouts.stored(stage.c), activate = stage.activate,
+    tile = function(n)
+      local g, from, to = at(n)
+      return { x = a.at == "lanes" and piece.a:at(g * words):at(from * row) or rows_at(piece, piece.a, a, g, from),
+               scales = piece.scales and piece.scales:at(g * scales + from),
+               next = p.next and fetch.part(own.fetched, p.next, own.panels.width, number + n),
+               c = to, row = stage.c.row, times = beside("times", g, from), add = beside("add", g, from) }
+    end })
+end
+
+-- The rows of a piece.
+local function piece_of(own, piece)
+  local K, c, product, group = own.K, own.stage.c, own.stage.product, piece.group
+  local runs = product.runs[piece.kind]
   if ways.of(product.scheme).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
-    local function at(g) return g, runs[1].at, y_of(g, runs[1].at) end
-    return tiles_of(own, i, runs[1], piece.before, piece.count, at)
+    local row = runs[1].at
+    return tiles_of(own, piece, runs[1], piece.before, piece.count, function(g)
+      return g, row, rows_at(piece, piece.c, c, g, row)
+    end)
   end
   K:each("g", piece.count, function(g)
-    local number = g * tiles.count(product, piece.kind) + piece.before
     for _, run in ipairs(runs) do
       K:each("tile", run.count, function(j)
-        local row = j * run.size + run.at
-        local function tile(to) tiles_of(own, i, run, number + j, 1, function() return g, row, to end) end
-        local left = piece.asked and own.p["asked" .. i] - g * group.used - row
-        asked.tile(K, { size = run.size, left = left, to = y_of(g, row), tail = own.p.tail, row = d,
-                         vecs = own.panels.vecs, used = own.panels.used }, tile)
+        local row, number = j * run.size + run.at, g * tiles.count(product, piece.kind) + piece.before + run.first + j
+        asked.tile(K, { size = run.size, left = piece.asked and piece.asked - g * group.used - row,
+                        to = rows_at(piece, piece.c, c, g, row), tail = own.p.tail, row = c.row,
+                        vecs = own.panels.vecs, used = own.panels.used },
+          function(to) tiles_of(own, piece, run, number, 1, function() return g, row, to end) end)
       end)
-      number = number + run.count
     end
   end)
 end
 
--- The part of a block that has one kind of groups, from number own.first of the kind on: { group, kind, count of equal
--- groups, o, y, scales, times, add, before: number of tiles in other pieces }. asked: how many rows a run asks for from
--- the piece's first row on, if it says.
-local function piece_at(K, place, stage, piece, own)
-  local plan, memory, a = K.plan, K.plan.memory, stage.a
-  local group = plan.groups[piece.kind]
-  local row, column = own.first * group.used + group.q0, own.column
-  local function of_group(name) return memory:of_group(place, name, group, own.first) end
-  local function rows_of(tensor)
+-- The part of a block that has `count` groups of one kind, from number `first` of the kind on, after so many tiles of
+-- other pieces: { group, kind, count, before }, and fields of OF_PIECE. asked: how many rows a run asks for from the
+-- piece's first row on, if it says.
+local function piece_at(own, place, piece, first, before)
+  local plan, stage, memory = own.K.plan, own.stage, own.K.plan.memory
+  local group, a = plan.groups[piece.kind], stage.a
+  local row = first * group.used + group.q0
+  local function of_group(name) return memory:of_group(place, name, group, first) end
+  local function rows_of(tensor, column)
     return tensor and memory:tensor(place, tensor):at(layouts.at(tensor, row) + layouts.column_at(tensor, column))
   end
-  return {
-    before = own.before, group = group, kind = piece.kind, count = piece.count, asked = place.rows and place.rows - row,
-    o = a.at == "rows" and memory:tensor(place, a):at(layouts.at(a, row)) or of_group(a.name),
-    y = rows_of(stage.c), times = rows_of(stage.times), add = rows_of(stage.add),
-    scales = a.scales and (scaled_rows(stage) and memory:at(place, a.scales):at(row) or of_group(a.scales)) }
+  local scales = a.scales and (a.scaled == "rows" and memory:at(place, a.scales):at(row) or of_group(a.scales))
+  return { group = group, kind = piece.kind, count = piece.count, before = before, scales = scales,
+           a = a.at == "lanes" and of_group(a.name) or rows_of(a, 0), c = rows_of(stage.c, own.column),
+           times = rows_of(stage.times, own.column), add = rows_of(stage.add, own.column),
+           asked = place.rows and place.rows - row }
 end
 
 -- Panel j of a block of equal panels, for all rows of the i-th of a block of equal blocks of groups.
 function M.emit(K, place, stage, ...)
   local block, i, panels, j = ...
-  local plan, product, total = K.plan, stage.product, 0
+  local plan, product, column = K.plan, stage.product, j * panels.width + panels.at
   choices.add(K.t.why, "output_order")
-  local column, pieces = j * panels.width + panels.at, {}
+  local fetched = { plan = plan, product = product, behind = 0, count = 0 }
   local panel, wo = tiles.panel_at(product, panels, j), plan.memory:at(place, stage.wide or stage.weights.section)
-  for n, piece in ipairs(block.pieces) do
-    local first = i * piece.count + piece.first
-    pieces[n] = piece_at(K, place, stage, piece, { first = first, column = column, before = total })
-    total = total + piece.count * tiles.count(product, piece.kind)
-  end
-  local fetched = { plan = plan, product = product, behind = 0, count = total }
-  local own = { K = K, stage = stage, pieces = pieces, panels = panels, panel = wo:at(panel),
-                fetched = fetched, next = plan.fetch and wo:at((fetch.next(fetched, panels, panel))) or nil,
+  local own = { K = K, stage = stage, pieces = {}, panels = panels, column = column, panel = wo:at(panel),
+                fetched = fetched, next = plan.fetch and wo:at((fetch.next(fetched, panels, panel))),
                 bias = plan.memory:at(place, stage.bias.section):at(column),
                 tail = place.rows and stage.c.at == "input" and plan.memory:at(place, "tail"):at(column) }
+  for n, piece in ipairs(block.pieces) do
+    own.pieces[n] = piece_at(own, place, piece, i * piece.count + piece.first, fetched.count)
+    fetched.count = fetched.count + piece.count * tiles.count(product, piece.kind)
+  end
   local name, doc, params = signature(own)
   K:part(name, doc, params, function(p)
-    for n in ipairs(pieces) do piece_of(graph.with(own, { p = p }), n) end
+    for n, piece in ipairs(own.pieces) do piece_of(graph.with(own, { p = p }), inside(piece, p, n)) end
   end)
 end
 

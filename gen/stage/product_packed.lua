@@ -11,11 +11,10 @@ function M.panels(stage, product)
   return stage.stored == stage.multiplied and product or tiles.packed(product, stage.stored, stage.steps)
 end
 
--- The sections of weights and bias of a product with vectors over columns.
-function M.sections(stage, space, doc, add)
-  local packed = stage.packed
-  add(space, { name = stage.weights.section, doc = doc, count = packed.floats, type = packed.scheme.packed })
-  if stage.bias then add(space, { name = stage.bias.section, doc = "bias", count = stage.product.ld }) end
+-- The sections of weights and bias. of: the numbers of both, `floats` and `ld`, and the scheme of the weights.
+function M.sections(stage, of, space, doc, add)
+  add(space, { name = stage.weights.section, doc = doc, count = of.floats, type = of.scheme.packed })
+  if stage.bias then add(space, { name = stage.bias.section, doc = "bias", count = of.ld }) end
 end
 
 -- A fill of a block of columns of weights, from column block.at on: `used` columns in panels of `width`.
@@ -32,34 +31,23 @@ local function bias_fill(pack, stage, used, width, rounds)
            rounds = rounds or {} }
 end
 
--- Fills for panels of weights with so many K steps: add(matrix, fill) adds one; rounds(panels, round) returns its
--- rounds.
-local function panels_fills(pack, stage, steps, add, rounds)
-  pack:panels(stage.packed, pack:at(stage.weights.section), function(panels, to, round)
-    add(stage.weights, weights_fill(pack, stage, panels, {
-      to = to, steps = steps, quant = stage.packed.scheme.quant, rounds = rounds(panels, round) }))
+-- Panels of weights and the bias, of a block of heads or of all heads. There the rows of one head may follow those of
+-- another.
+function M.fills(pack, stage)
+  local weights, own, of_all = stage.weights, stage.packed, stage.nest == "groups"
+  local steps = weights.steps or stage.steps
+  local function add(matrix, fill)
+    if of_all then pack:add(matrix.text, fill) else pack:add_heads(matrix, fill) end
+  end
+  pack:panels(own, pack:at(weights.section), function(panels, to, round)
+    local heads = of_all and (
+      weights.along and { count = weights.heads, to = tiles.words(own.scheme, steps) * panels.width, row = steps }
+      or weights.b and { count = pack.plan.cfg.h, to = steps * panels.width, first = weights.inner })
+    add(weights, weights_fill(pack, stage, panels, {
+      to = to, steps = steps, quant = own.scheme.quant, rounds = { heads or round, heads and round } }))
   end)
-end
-
-function M.rows(pack, stage)
-  local function add(...) pack:add_heads(...) end
-  panels_fills(pack, stage, stage.steps, add, function(_, round) return { round } end)
   if stage.qk then qk_of.key_fills(pack, stage.qk) end
-  local used = stage.bias and graph.in_block(pack.plan, stage.bias) * stage.cols
-  if stage.bias then add(stage.bias, bias_fill(pack, stage, used, stage.packed.ld)) end
-end
-
--- Weights of all heads. The rows of one head may follow those of another.
-function M.groups(pack, stage)
-  local weights, h = stage.weights, pack.plan.cfg.h
-  local function add(matrix, fill) pack:add(matrix.text, fill) end
-  panels_fills(pack, stage, weights.steps, add, function(panels, round)
-    local words = tiles.words(stage.packed.scheme, weights.steps)
-    local heads = weights.along and { count = weights.heads, to = words * panels.width, row = weights.steps }
-      or weights.b and { count = h, to = weights.steps * panels.width, first = weights.inner }
-    return { heads or round, heads and round }
-  end)
-  add(stage.bias, bias_fill(pack, stage, stage.cols, stage.packed.ld))
+  if stage.bias then add(stage.bias, bias_fill(pack, stage, stage.product.columns, own.ld)) end
 end
 
 -- Some columns of the joint product `whole`. They are filled row by row, because columns of other projections may lie
@@ -81,7 +69,7 @@ function M.columns(pack, stage, whole)
         panels.at + j * panels.width, panels.used)
     end
   end
-  if stage.bias then add(stage.bias, pack:at(whole.bias.section), 1, 0, 0, whole.columns) end
+  if stage.bias then add(stage.bias, pack:at(whole.bias.section), 1, 0, 0, product.columns) end
 end
 
 -- Weights as operand A, in tiles as high as those of the product; count: matrices of a block of heads.

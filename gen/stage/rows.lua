@@ -124,8 +124,8 @@ end
 -- row, and the end. Straight-line code has no range.
 function M.bounded(K, bounds, params, record)
   local first, stop = not K.full and bounds.first, not K.full and bounds.stop
-  if first then params[#params + 1] = { "pad", "int", first } end
-  if stop then params[#params + 1] = { "len", "int", stop } end
+  params[#params + 1] = { "pad", "int", first }
+  params[#params + 1] = { "len", "int", stop }
   return function(p)
     p.bounds = { first = first and p.pad, stop = stop and p.len }
     record(p)
@@ -188,6 +188,11 @@ end
 
 -- The number of rows that C has before those of a stage.
 function M.rows_before(stage, past) return stage.c.at == "cache" and past or 0 end
+
+-- A text that says how many heads are done together.
+function M.together(plan, stage)
+  return ("; %d of %d heads together"):format(graph.in_block(plan, stage), stage.heads)
+end
 
 -- All rows at once.
 function M.at_once() return { { var = "which", items = { { first = 0, count = 1 } }, total = 1 } } end

@@ -20,9 +20,9 @@ MODELS = {
     "llama, tied": ({"tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 1e5}, "LlamaForCausalLM"),
     "llama, with biases": ({"mlp_bias": True, "attention_bias": True, "hidden_act": "gelu"}, "LlamaForCausalLM"),
     "llama, without a head": ({}, "LlamaModel"),
-    "llama, scaled": ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-                                        "high_freq_factor": 4.0, "original_max_position_embeddings": 16}},
-                      "LlamaForCausalLM"),
+    "llama, scaled": ({"num_hidden_layers": 2, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}}, "LlamaForCausalLM"),
     "llama, of many ids": ({"vocab_size": 16450, "hidden_size": 20, "num_hidden_layers": 1}, "LlamaForCausalLM"),
     "mistral": ({"sliding_window": 9}, "MistralForCausalLM"),
     "qwen2": ({}, "Qwen2ForCausalLM"),

@@ -11,6 +11,8 @@ sys.path.append(str(ROOT / "bench"))
 import refit  # noqa: E402
 
 CONSTANTS = refit.constants(refit.CONSTANTS.read_text())
+CORES = refit.of_cores(refit.CORES.read_text())
+OWN = {name for own in CORES.values() for name in own}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def test_the_source_agrees_with_the_tables():
     assert "no row" not in text and "has changed" not in text
 
 
-@pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.parametrize("name", [name for name in CONSTANTS if name not in OWN])
 def test_a_constant_that_is_moved_is_found(name, rows, tmp_path, capsys):
     """Out of its interval, and also one that stays outside of it: that may have no other value."""
     text = refit.CONSTANTS.read_text()
@@ -54,10 +56,18 @@ def test_a_constant_that_is_moved_is_found(name, rows, tmp_path, capsys):
     assert outcome(rows, moved, capsys) == (True, []) or name in refit.read_kept(refit.TABLES)
 
 
+def test_values_of_a_core(rows, capsys):
+    """They are compared with that core's rows: the value that all share would be outside."""
+    assert CORES == {"sapphirerapids": {"copied_from": "2"}}
+    shared = {"sapphirerapids": {"copied_from": CONSTANTS["copied_from"]}}
+    assert not refit.refit(rows, {}, refit.CONSTANTS, False, shared)
+    assert re.search(r"^copied_from +4 .*<- outside$", capsys.readouterr().out, re.M)
+
+
 def test_the_page_has_the_fit(rows):
     page = (ROOT / "docs/bench.md").read_text()
-    for name, text in CONSTANTS.items():
-        assert refit.markdown(name, text, [row for row in rows if row.constant == name]) in page
+    for name, text, _, own in refit.values(refit.CONSTANTS.read_text(), CORES, rows):
+        assert refit.markdown(name, text, own) in page
 
 
 def test_what_is_kept_has_reasons():
