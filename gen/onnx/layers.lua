@@ -35,6 +35,7 @@
 --   conditions  values that say which weights are cleared, perhaps by how large scores are; or nil
 --   multiplied  the values that are Q K^T, and weights by V
 --   beside      what it makes beside its result, of gen/onnx/beside.lua
+--   roundings   what the graph rounds within it, of gen/onnx/roundings.lua
 
 local bodies = require "onnx.bodies"
 local constants = require "onnx.constants"
@@ -46,6 +47,8 @@ local graph_proof = require "onnx.proof"
 local graph_shapes = require "onnx.shapes"
 local layers = require "model.layers"
 local proposal = require "onnx.proposal"
+local roundings = require "onnx.roundings"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -57,13 +60,21 @@ local function type_of(layer)
 end
 
 -- Keys as a config has them: numbers are those of float32.
-local function complete(layer, given)
+local function complete(find, layer, given)
   layer.keys.scale = layers.scale(layer.scale, layer.keys.dk, type_of(layer))
   if not given.mask and not given.kv_len then
     for key, value in pairs(layer.mask_keys) do layer.keys[key] = value end
   end
   for key, value in pairs(layer.keys) do
     if math.type(value) == "float" then layer.keys[key] = constants.short(value) end
+  end
+  local inputs
+  layer.roundings, inputs = roundings.of(find, layer)
+  layer.notes[#layer.notes + 1] = roundings.note(layer.roundings)
+  for _, name in ipairs(inputs) do
+    if find.elements.given(name, 0) then
+      layer.notes[#layer.notes + 1] = ("%s is not read: row i has place i"):format(wording.short(name))
+    end
   end
   return layer
 end
@@ -117,7 +128,7 @@ local function read(find, softmax, given)
     local why = layer and fails(find, layer, left)
     if layer and not why then
       check_inference(find, layer)
-      return complete(layer, given)
+      return complete(find, layer, given)
     end
     first = first or why
   end
