@@ -128,26 +128,13 @@ local function branched(model, layer, given)
   return body and not model.same_branches and ("%s takes another branch for other lengths"):format(body.name) or nil
 end
 
--- Why a layer stays whose scale depends on the lengths of a run, such as by their logarithm; or nil.
-local function scaled_by_length(model, layer, given)
-  if not layer.found or layer.own.seq and layer.own.seq_kv then return nil end
-  if not model.scales then
-    model.scales = {}
-    for _, other in ipairs((graph_layers.of(model.graph, given, "longer"))) do
-      model.scales[other.softmax.outputs[1]] = other.keys.scale
-    end
-  end
-  local other = model.scales[layer.found.softmax.outputs[1]]
-  return other ~= layer.found.keys.scale and "its scale depends on the lengths of a run" or nil
-end
-
 function M.choose(model, layers, given)
   name_apart(layers)
   model.source = source_of(model)
   local able, left, stays, replaced = {}, {}, {}, {}
   for _, layer in ipairs(layers) do
     local ends, why = onnx_ends.of(layer)
-    why = why or rounded(layer, given) or branched(model, layer, given) or scaled_by_length(model, layer, given)
+    why = why or rounded(layer, given) or branched(model, layer, given)
     if not why then
       check_config(layer, ends)
       layer.ends, layer.op, layer.source = ends, operators[layer.cfg.io_dtype], model.source
