@@ -118,6 +118,13 @@ local function rounded(layer, given)
   end
 end
 
+-- Why a layer stays whose rows are float64, which no node of ours takes.
+local function double(model, layer)
+  local args = layer.found and layer.found.inputs or layer.args
+  return roundings.type_of(model.graph, args.q) == "F64" and "its rows are float64; a node takes float32, f16 and bf16"
+    or nil
+end
+
 -- Why a layer stays that has a body in it of which runs of other lengths take another branch, or nil.
 local function branched(model, layer, given)
   local body
@@ -134,7 +141,7 @@ function M.choose(model, layers, given)
   local able, left, stays, replaced = {}, {}, {}, {}
   for _, layer in ipairs(layers) do
     local ends, why = onnx_ends.of(layer)
-    why = why or rounded(layer, given) or branched(model, layer, given)
+    why = why or double(model, layer) or rounded(layer, given) or branched(model, layer, given)
     if not why then
       check_config(layer, ends)
       layer.ends, layer.op, layer.source = ends, operators[layer.cfg.io_dtype], model.source

@@ -4,7 +4,8 @@
 --                      inputs that the graph reads within it, beside those of the layer
 --     find, layer    of gen/onnx/layers.lua
 --   note(list) -> a sentence for the summary, or nil
---   half(graph, value) -> "f16" or "bf16" where a value is of that type: the file says so, or of one that it is made of
+--   type_of(graph, value) -> "F32", "F16", .. that the file says of a value, or of one that it is made of; or nil
+--   half(graph, value) -> "f16" or "bf16" where it is such a type
 
 local evaluate = require "onnx.evaluate"
 local wording = require "base.wording"
@@ -12,7 +13,7 @@ local wording = require "base.wording"
 local M = {}
 
 local halves = { F16 = "f16", BF16 = "bf16" }
-local casts = { [10] = "F16", [16] = "BF16" } -- numbers of TensorProto.DataType
+local casts = { [1] = "F32", [10] = "F16", [11] = "F64", [16] = "BF16" } -- numbers of TensorProto.DataType
 local integers = { QuantizeLinear = true, DynamicQuantizeLinear = true }
 
 local HOPS = 256
@@ -20,15 +21,17 @@ local HOPS = 256
 -- The value that the type of a value is by: an input of the node that makes it.
 local by_input = { Where = 2, DequantizeLinear = 2 }
 
-function M.half(graph, value)
+function M.type_of(graph, value)
   for _ = 1, HOPS do
     local told, node = graph.values[value] or graph.tensors[value], graph.makers[value]
-    if told and told.type then return halves[told.type] end
+    if told and told.type then return told.type end
     if not node then return nil end
-    if node.op == "Cast" and node.domain == "" then return halves[casts[node.attributes.to]] end
+    if node.op == "Cast" and node.domain == "" then return casts[node.attributes.to] end
     value = node.inputs[by_input[node.op] or 1]
   end
 end
+
+function M.half(graph, value) return halves[M.type_of(graph, value) or ""] end
 
 -- Whether a layer is of a type of half precision as a whole, where a Cast to it is for what is computed in float32.
 local function is_half(graph, layer)

@@ -382,6 +382,19 @@ def test_rounded_later(tmp_path):
     assert "2 layers, 1 kernel" in text and text.count("the graph rounds 3 values to integers here") == 1, text
 
 
+def test_double(tmp_path):
+    """A node of ours has no rows of float64, and ONNX Runtime would refuse the graph."""
+    nodes = [helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+             helper.make_node("MatMul", ["q", "t"], ["s"]),
+             helper.make_node("Softmax", ["s"], ["p"], axis=-1), helper.make_node("MatMul", ["p", "v"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [2, 2, 4, 8]) for name in "qkvy"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", values[:3], values[3:]), opset_imports=[
+        helper.make_opsetid("", 17)], ir_version=8), tmp_path / "g.onnx")
+    assert "its rows are float64; a node takes float32, f16 and bf16" in refused(
+        tmp_path, "model", tmp_path / "g.onnx", "--onnxruntime", "isa=scalar")
+    run(MHAGEN, "model", tmp_path / "g.onnx", "isa=scalar", "-o", tmp_path / "out")
+
+
 def test_half(tmp_path):
     """Rows of half precision, with weights of that type."""
     graph = Graph("half")
