@@ -48,6 +48,7 @@ local layers = require "model.layers"
 local lengths = require "onnx.lengths"
 local proposal = require "onnx.proposal"
 local roundings = require "onnx.roundings"
+local unseen = require "onnx.unseen"
 local wording = require "base.wording"
 
 local M = {}
@@ -59,10 +60,24 @@ local function type_of(layer)
   return matrix and matrix.tensor.type
 end
 
+-- Lengths of the caller stand for masks that depend on inputs, as those of padding do. Others stay.
+local function leave_masks(find, layer)
+  local fixed = unseen.fixed(find, layer)
+  for _, mask in ipairs(layer.inputs.masks) do
+    if not fixed[mask] then
+      local note = "mask %s is left out, for kv_len hides keys; a bias in it is left out too"
+      layer.notes[#layer.notes + 1] = note:format(wording.short(mask.value))
+    end
+  end
+  layer.inputs.masks = table.move(fixed, 1, #fixed, 1, {})
+  layer.mask_keys = proposal.mask_keys(layer.inputs.masks)
+end
+
 -- Keys as a config has them: numbers are those of float32.
 local function complete(find, layer, given)
   layer.keys.scale = layers.scale(layer.scale, layer.keys.dk, type_of(layer))
-  if not given.mask and not given.kv_len then
+  if not given.mask then
+    if given.kv_len == "true" then leave_masks(find, layer) end
     for key, value in pairs(layer.mask_keys) do layer.keys[key] = value end
   end
   for key, value in pairs(layer.keys) do

@@ -132,6 +132,21 @@ def test_lengths(change, tmp_path):
         assert not fuzz.differs(want, got, fuzz.NEAR)
 
 
+def test_masks_beside_lengths(tmp_path):
+    """Lengths of the command line stand for padding. A bias of constants stays, and the summary names what does not."""
+    @of("s")
+    def biased(g, scores):
+        g.inputs.append(helper.make_tensor_value_info("padding", T.FLOAT, ["batch", 1, 1, "rows"]))
+        far = g.number(g.node("Sub", g.places(g.rows, 0), g.places(g.rows, 1)))
+        return g.node("Add", g.node("Add", scores, far), "padding")
+    g = Layer(biased)
+    onnx.save(g.model(g.y), tmp_path / "m.onnx")
+    for word, masks in ("kv_len=true", " kv_len=true mask=add"), ("kv_len=false", " mask=add"), ("mask=none", ""):
+        text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", f"seq={ROWS}", word, "-o", tmp_path / word)
+        assert f" isa=scalar{masks}\n" in text.replace(" mask_dims=bqk", "").replace(" scale=1", ""), text
+        assert ("mask padding is left out, for kv_len hides keys" in text) == (word == "kv_len=true")
+
+
 def test_places_of_rows(tmp_path):
     """The summary names an input that a kernel does not read, for it has places of rows."""
     @of("s")
