@@ -250,6 +250,18 @@ local function proposal(entry)
     type, wording.number(math.tointeger(bytes // 1)), keys, how) or nil
 end
 
+-- What is to be said of layers, once where it differs in numbers alone.
+local function notes_of(all)
+  local known, lines = {}, {}
+  for _, layer in ipairs(all) do
+    for _, note in ipairs(layer.notes or {}) do
+      local kind = note:gsub("%d+", "0")
+      if not known[kind] then known[kind], lines[#lines + 1] = true, "      " .. note end
+    end
+  end
+  return lines
+end
+
 local function summary(model, all, kernels, figures)
   local lines = { ("%s: %s, %s, %s"):format(model.path, model.type, wording.counted(#all, "layer"),
     wording.counted(#kernels, "kernel")) }
@@ -260,7 +272,7 @@ local function summary(model, all, kernels, figures)
     lines[#lines + 1] = ("  %-3d %s%s"):format(#entry.layers, first == last and first or first .. " .. " .. last,
       shared)
     lines[#lines + 1] = "      " .. config.canonical(entry.cfg)
-    for _, note in ipairs(entry.layers[1].notes or {}) do lines[#lines + 1] = "      " .. note end
+    append(lines, notes_of(entry.layers))
     for _, packer in ipairs(entry.packers) do lines[#lines + 1] = packed_text(packer, #entry.packers > 1) end
     append(lines, tables.lines(entry))
     lines[#lines + 1] = proposal(entry)

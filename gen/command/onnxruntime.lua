@@ -18,6 +18,7 @@ local layers_of = require "model.layers"
 local model_text = require "model.text"
 local onnx_ends = require "onnx.ends"
 local onnx_graph = require "onnx.replace"
+local roundings = require "onnx.roundings"
 local shell = require "base.shell"
 local takes = require "command.takes"
 local wording = require "base.wording"
@@ -46,32 +47,12 @@ end
 
 -- ---- keys ----
 
-local io_types = { F16 = "f16", BF16 = "bf16" }
-local cast_types = { [10] = "F16", [16] = "BF16" } -- numbers of TensorProto.DataType
-
-local HOPS = 256
-
--- The value that the type of a value is by: an input of the node that makes it.
-local by_input = { Where = 2, DequantizeLinear = 2 }
-
--- io_dtype by a value: the file says its type, or that of one that it is made of. Of float32 it is nil.
-local function io_type(graph, value)
-  for _ = 1, HOPS do
-    local told, node = graph.values[value] or graph.tensors[value], graph.makers[value]
-    if told and told.type then return io_types[told.type] end
-    if not node then return nil end
-    if node.op == "Cast" and node.domain == "" then return io_types[cast_types[node.attributes.to]] end
-    value = node.inputs[by_input[node.op] or 1]
-  end
-end
-
-
 -- Adds what the graph says of types and lengths. Lengths that it does not say are those of a run, up to seq and seq_kv.
 local function add_layer_keys(model, layer, longer)
   layer.own = {}
   local keys, args = {}, layer.found and layer.found.inputs or layer.args
   local seq, seq_kv = fixed.rows(layer, longer)
-  keys.io_dtype = io_type(model.graph, args.q)
+  keys.io_dtype = roundings.half(model.graph, args.q)
   if seq then keys.seq, layer.own.seq = seq, true end
   if seq_kv then keys.seq_kv, layer.own.seq_kv = seq_kv, true end
   if not seq or not seq_kv then keys.q_len, keys.kv_len = true, true end
@@ -124,14 +105,24 @@ local function name_apart(layers)
   end
 end
 
+-- Roundings for which a layer stays as it is; those to f16 are told alone.
+local large = { integers = "%s rounds its activations; dtype=int8 or dtype=f32 says that other roundings will do",
+                bf16 = "%s rounds to bfloat16; dtype=bf16 or dtype=f32 says that other roundings will do" }
+
 -- Why a layer stays whose graph rounds what a kernel does not, or nil.
 local function rounded(layer, given)
   if given.dtype then return nil end
-  for _, node in ipairs(layer.found and layer.found.nodes or {}) do
-    if node.op == "QuantizeLinear" then
-      return ("%s rounds its activations; dtype=int8 or dtype=f32 says that other roundings will do"):format(node.name)
-    end
+  for _, each in ipairs(layer.found and layer.found.roundings or {}) do
+    local dynamic = each.node.op == "DynamicQuantizeLinear"
+    if large[each.to] and not dynamic then return large[each.to]:format(each.node.name) end
   end
+end
+
+-- Why a layer stays whose rows are float64, which no node of ours takes.
+local function double(model, layer)
+  local args = layer.found and layer.found.inputs or layer.args
+  return roundings.type_of(model.graph, args.q) == "F64" and "its rows are float64; a node takes float32, f16 and bf16"
+    or nil
 end
 
 -- Why a layer stays that has a body in it of which runs of other lengths take another branch, or nil.
@@ -144,26 +135,13 @@ local function branched(model, layer, given)
   return body and not model.same_branches and ("%s takes another branch for other lengths"):format(body.name) or nil
 end
 
--- Why a layer stays whose scale depends on the lengths of a run, such as by their logarithm; or nil.
-local function scaled_by_length(model, layer, given)
-  if not layer.found or layer.own.seq and layer.own.seq_kv then return nil end
-  if not model.scales then
-    model.scales = {}
-    for _, other in ipairs((graph_layers.of(model.graph, given, "longer"))) do
-      model.scales[other.softmax.outputs[1]] = other.keys.scale
-    end
-  end
-  local other = model.scales[layer.found.softmax.outputs[1]]
-  return other ~= layer.found.keys.scale and "its scale depends on the lengths of a run" or nil
-end
-
 function M.choose(model, layers, given)
   name_apart(layers)
   model.source = source_of(model)
   local able, left, stays, replaced = {}, {}, {}, {}
   for _, layer in ipairs(layers) do
     local ends, why = onnx_ends.of(layer)
-    why = why or rounded(layer, given) or branched(model, layer, given) or scaled_by_length(model, layer, given)
+    why = why or double(model, layer) or rounded(layer, given) or branched(model, layer, given)
     if not why then
       check_config(layer, ends)
       layer.ends, layer.op, layer.source = ends, operators[layer.cfg.io_dtype], model.source

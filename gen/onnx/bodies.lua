@@ -29,7 +29,7 @@ end
 
 -- The nodes that stand for a node, or nil.
 local function expanded(graph, node, elements)
-  local place = graph.functions[("%s %s"):format(node.domain, node.op)]
+  local place = graph.functions[file.function_key(node.domain, node.op, node.overload)]
   if place then return file.function_body(graph, node, place) end
   if node.op == "Attention" and node.domain == "" then
     local raw = plain_attention.body(graph, node, elements.shapes)

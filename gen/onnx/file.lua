@@ -20,7 +20,7 @@
 --                       and params may have its name
 --   inputs, outputs     names of the inputs of the graph in their order; { name = true }
 --   opset               the version of ONNX's own operators
---   functions           places of those of the model, by domain and name
+--   functions           places of those of the model, by function_key(domain, name, overload)
 --   inner               { name = true } of values within bodies
 
 local cursor = require "model.cursor"
@@ -50,7 +50,7 @@ local attribute = {
 local node_message = {
   message = "NodeProto", [1] = { "input", "text", list = NAMES }, [2] = { "output", "text", list = NAMES },
   [3] = { "name", "text" }, [4] = { "op_type", "text" }, [5] = { "attribute", attribute, list = NAMES },
-  [7] = { "domain", "text" },
+  [7] = { "domain", "text" }, [8] = { "overload", "text" },
 }
 local dimension = { message = "TensorShapeProto.Dimension", [1] = { "value", "int" }, [2] = { "param", "text" } }
 local shape = { message = "TensorShapeProto", [1] = { "dim", dimension, list = AXES } }
@@ -74,7 +74,8 @@ local function_message = {
   [5] = { "output", "text", list = NAMES }, [7] = { "node", node_message, list = NODES }, [10] = { "domain", "text" },
   [11] = { "attribute_proto", attribute, list = NAMES },
 }
-local function_head = { message = "FunctionProto", [1] = { "name", "text" }, [10] = { "domain", "text" } }
+local function_head = { message = "FunctionProto", [1] = { "name", "text" }, [10] = { "domain", "text" },
+                        [13] = { "overload", "text" } }
 
 -- Of a body the names alone, until it is read whole.
 local body_node = { message = "NodeProto", [1] = { "input", "text", list = NAMES }, [4] = { "op_type", "text" },
@@ -219,8 +220,8 @@ local of_attention = { Softmax = true, Attention = true, MultiHeadAttention = tr
 
 -- scope: { name = function of a name in a body, attributes = of the node that calls a function, within, depth }
 local function read_node(self, raw, scope)
-  local node = { op = raw.op_type or "", domain = raw.domain or "", inputs = renamed(raw.input, scope),
-                 outputs = renamed(raw.output, scope), uses = {},
+  local node = { op = raw.op_type or "", domain = raw.domain or "", overload = raw.overload, uses = {},
+                 inputs = renamed(raw.input, scope), outputs = renamed(raw.output, scope),
                  attributes = attributes_of(self, raw.attribute, scope.attributes),
                  inner = 0, within = scope.within, scope = scope }
   if node.domain == "ai.onnx" then node.domain = "" end -- its two names
@@ -351,6 +352,9 @@ local function read_inputs(self, raw)
   end
 end
 
+-- By what a function of the model is told from others.
+function M.function_key(domain, name, overload) return table.concat({ domain, name, overload or "" }, " ") end
+
 local function read(file, path, type_size, open)
   local at = cursor.new(file, path)
   local raw = protobuf.read(at, model_message)
@@ -361,7 +365,7 @@ local function read(file, path, type_size, open)
   self.users = M.users_of(self.nodes)
   for _, place in ipairs(raw.functions) do
     local head = protobuf.read(cursor_of(self, place), function_head)
-    self.functions[("%s %s"):format(head.domain or "", head.name or "")] = place
+    self.functions[M.function_key(head.domain or "", head.name or "", head.overload)] = place
   end
   for _, output in ipairs(raw.graph.output) do self.outputs[output.name or ""] = true end
   read_inputs(self, raw)

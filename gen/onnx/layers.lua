@@ -1,13 +1,12 @@
 -- The layers of attention in an ONNX graph that consist of simple operators: each Softmax between two products.
 --
---   of(graph, given, how) -> layers, left, find
+--   of(graph, given) -> layers, left, find
 --     graph     of gen/onnx/file.lua
 --     given     { key = text } of the command line
---     how       "longer": of runs of other lengths; or nil
 --     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why =, node = of the file
 --               that a Softmax is within, or nil }, in their order
---     find      { graph: with bodies in the place of their nodes; elements, with the axes of all values; few() -> the
---               same with few rows }
+--     find      { graph: with bodies in the place of their nodes; elements, with the axes of all values; few(),
+--               shorter() and longer() -> the same with fewer or more rows, where the graph leaves them open }
 --   longer(graph, given) -> shapes in runs of other lengths
 --   branches(graph, given, opened) -> whether runs of other lengths take the branches of `opened` too
 --
@@ -35,6 +34,7 @@
 --   conditions  values that say which attention weights are set to zero, perhaps by the size of scores; or nil
 --   multiplied  the values that are Q K^T, and weights by V
 --   beside      what it makes beside its result, of gen/onnx/beside.lua
+--   roundings   what the graph rounds within it, of gen/onnx/roundings.lua
 
 local bodies = require "onnx.bodies"
 local constants = require "onnx.constants"
@@ -45,7 +45,11 @@ local graph_open = require "onnx.open"
 local graph_proof = require "onnx.proof"
 local graph_shapes = require "onnx.shapes"
 local layers = require "model.layers"
+local lengths = require "onnx.lengths"
 local proposal = require "onnx.proposal"
+local roundings = require "onnx.roundings"
+local unseen = require "onnx.unseen"
+local wording = require "base.wording"
 
 local M = {}
 
@@ -56,14 +60,36 @@ local function type_of(layer)
   return matrix and matrix.tensor.type
 end
 
+-- Lengths of the caller stand for masks that depend on inputs, as those of padding do. Others stay.
+local function leave_masks(find, layer)
+  local fixed = unseen.fixed(find, layer)
+  for _, mask in ipairs(layer.inputs.masks) do
+    if not fixed[mask] then
+      local note = "mask %s is left out, for kv_len hides keys; a bias in it is left out too"
+      layer.notes[#layer.notes + 1] = note:format(wording.short(mask.value))
+    end
+  end
+  layer.inputs.masks = table.move(fixed, 1, #fixed, 1, {})
+  layer.mask_keys = proposal.mask_keys(layer.inputs.masks)
+end
+
 -- Keys as a config has them: numbers are those of float32.
-local function complete(layer, given)
+local function complete(find, layer, given)
   layer.keys.scale = layers.scale(layer.scale, layer.keys.dk, type_of(layer))
-  if not given.mask and not given.kv_len then
+  if not given.mask then
+    if given.kv_len == "true" then leave_masks(find, layer) end
     for key, value in pairs(layer.mask_keys) do layer.keys[key] = value end
   end
   for key, value in pairs(layer.keys) do
     if math.type(value) == "float" then layer.keys[key] = constants.short(value) end
+  end
+  local inputs
+  layer.roundings, inputs = roundings.of(find, layer)
+  layer.notes[#layer.notes + 1] = roundings.note(layer.roundings)
+  for _, name in ipairs(inputs) do
+    if find.elements.given(name, 0) then
+      layer.notes[#layer.notes + 1] = ("%s is not read: row i has place i"):format(wording.short(name))
+    end
   end
   return layer
 end
@@ -77,23 +103,6 @@ local function check_inference(find, layer)
   end
 end
 
--- Why a layer of few rows is another one, or nil. It may lack a window that is wider than these.
-local function differs(layer, other)
-  for _, keys in ipairs { layer.keys, other.keys } do
-    for key in pairs(keys) do
-      local same = layer.keys[key] == other.keys[key] or key:find "^window_" and not other.keys[key]
-      if not same then return ("%s is another one for other lengths"):format(key) end
-    end
-  end
-  for matrix, of in pairs(layer.weights) do
-    local beside = other.weights[matrix]
-    if of.tensor and not (beside and beside.tensor == of.tensor and
-        table.concat(beside.columns, " ") == table.concat(of.columns, " ")) then
-      return ("%s is another one for other lengths"):format(matrix)
-    end
-  end
-end
-
 -- Why a proposal does not compute what its config says, or nil. One that is too large is tried with fewer rows.
 local function fails(find, layer, left)
   local why, large = graph_proof.prove(find, layer)
@@ -102,7 +111,7 @@ local function fails(find, layer, left)
   local node = few.graph.makers[layer.softmax.outputs[1]]
   local other, other_why = graph_indices.attempt(proposal.propose, few, node, layer.given, left, "")
   if not other then return other_why end
-  return differs(layer, other) or (graph_proof.prove(few, other, true))
+  return lengths.differs(layer, other) or (graph_proof.prove(few, other, true))
 end
 
 -- What is taken as it is where the whole does not compute what the config says.
@@ -114,23 +123,32 @@ local function read(find, softmax, given)
     local layer
     if left == "" then layer = proposal.propose(find, softmax, given, left)
     else layer = graph_indices.attempt(proposal.propose, find, softmax, given, left, first or "") end
-    local why = layer and fails(find, layer, left)
+    local why = layer and (fails(find, layer, left) or find.longer and lengths.changes(find, layer, left))
     if layer and not why then
       check_inference(find, layer)
-      return complete(layer, given)
+      return complete(find, layer, given)
     end
     first = first or why
   end
   proposal.refuse("%s", first)
 end
 
+-- Sequences of runs, and whether these have as many keys as rows, in the order in which they are tried.
+local tries = {
+  longer = { { graph_open.BATCH + 1, true }, { graph_open.BATCH + 1 }, { graph_open.BATCH, true }, { graph_open.BATCH },
+             { 1, true }, { 1 } },
+  single = { { 1 } },
+  other = {},
+}
+for batch = graph_open.BATCH, 1, -1 do table.insert(tries.other, { batch }) end
+
 -- The axes of all values, and their elements. An open batch is of several sequences where the graph is for these.
 local function shapes_of(graph, given, how)
   local best, least
-  for batch = how == "single" and 1 or graph_open.BATCH, 1, -1 do
+  for _, try in ipairs(tries[how] or tries.other) do
     local shapes, opened = {}, bodies.opened(graph)
     local elements, doubts = graph_elements.new(opened, shapes), nil
-    elements.unknown, doubts = graph_shapes.of(opened, shapes, elements, graph_open.new(given, how, batch))
+    elements.unknown, doubts = graph_shapes.of(opened, shapes, elements, graph_open.new(given, how, try[1], try[2]))
     elements.given = graph_open.places(opened, shapes)
     if not best or doubts < least then best, least = elements, doubts end
     if doubts == 0 then break end
@@ -155,16 +173,18 @@ function finder(graph, given, how)
   local _, elements = shapes_of(graph, given, how)
   local find = { graph = elements.graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end
-  local few
-  function find.few() -- the same with few rows, where the graph leaves them open
-    few = few or finder(graph, given, "few")
-    return few
+  local made = {}
+  for _, other in ipairs(how and { "few" } or { "few", "shorter", "longer" }) do
+    find[other] = function()
+      made[other] = made[other] or finder(graph, given, other)
+      return made[other]
+    end
   end
   return find
 end
 
-function M.of(graph, given, how)
-  local find = finder(graph, given, how)
+function M.of(graph, given)
+  local find = finder(graph, given)
   local elements = find.elements
   graph = find.graph
   elements:forget()

@@ -1,10 +1,10 @@
 -- Numbers for what an ONNX graph leaves open until it runs: extents of axes, and positions of rows.
 --
---   new(given, how, batch) -> function for gen/onnx/shapes.lua
+--   new(given, how, batch, apart) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs
 --     how       nil; "longer": other numbers; extents that stay are those of all runs; "few": less rows;
---               "single": all are 1
---     batch     sequences
+--               "shorter": half of the rows; "single": all are 1
+--     batch     sequences; apart: longer runs have more keys than rows, where they have labels of their own
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
 
 local M = {}
@@ -22,12 +22,14 @@ end
 
 local floats = { F32 = true, F16 = true, F64 = true, BF16 = true }
 
-function M.new(given, how, batch)
+function M.new(given, how, batch, apart)
   local rows, image, samples, past, named = math.min(largest(given.seq), 1 << 16), IMAGE, SAMPLES, PAST, {}
   local keys, first = given.seq_kv and math.min(largest(given.seq_kv), 1 << 16) or rows, nil
   if how == "single" then rows, keys, past = 1, 1, 1 end
   if how == "few" then rows, keys, samples = math.min(rows, FEW), math.min(keys, FEW + 1), SAMPLES // 10 end
+  if how == "shorter" then rows, keys = rows // 2, keys // 2 end
   if how == "longer" then rows, keys, image, samples, past = rows + 3, keys + 3, image + 96, 2 * samples, past + 3 end
+  if apart then keys = keys + 2 end
   local function pick(name, axis, label, rank, kind)
     local text = (name .. " " .. (label or "")):lower()
     if axis == 1 and rank > 1 then return batch end

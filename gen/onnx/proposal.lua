@@ -6,6 +6,7 @@
 --     find     { graph, elements, norms, masks }
 --     left     letters of what is taken as it is: inputs q, k and v, the context o, masks m
 --     why      it is, or nil
+--   mask_keys(masks) -> mask and mask_dims of such masks of a layer
 
 local beside = require "onnx.beside"
 local graph_inputs = require "onnx.inputs"
@@ -171,6 +172,17 @@ end
 
 -- ---- layers ----
 
+-- The keys of masks that are added up.
+function M.mask_keys(masks)
+  local letters, kind, axes = {}, "bool", {}
+  for _, mask in ipairs(masks) do
+    for letter in mask.axes:gmatch "." do letters[letter] = true end
+    if mask.kind == "add" then kind = "add" end
+  end
+  for letter in ("bhqk"):gmatch "." do if letters[letter] then axes[#axes + 1] = letter end end
+  return #masks > 0 and { mask = #masks > 1 and "add" or kind, mask_dims = table.concat(axes) } or {}
+end
+
 local Layer = {}
 Layer.__index = Layer
 
@@ -203,17 +215,7 @@ function Layer:read_keys(scores, operands, heads, as_they_are)
   end
   keys.h, keys.dk, keys.dv = heads.count, scores.product.inner, scores.values.columns
   keys.softcap = scores.softcap
-  self.mask_keys = {}
-  if #masks > 0 then
-    local letters, kind = {}, "bool"
-    for _, mask in ipairs(masks) do
-      for letter in mask.axes:gmatch "." do letters[letter] = true end
-      if mask.kind == "add" then kind = "add" end
-    end
-    local axes = {}
-    for letter in ("bhqk"):gmatch "." do if letters[letter] then axes[#axes + 1] = letter end end
-    self.mask_keys = { mask = #masks > 1 and "add" or kind, mask_dims = table.concat(axes) }
-  end
+  self.mask_keys = M.mask_keys(masks)
   self.inputs.masks = masks
 end
 

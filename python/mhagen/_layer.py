@@ -36,6 +36,8 @@ def shaped(name: str, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> n
 
 def numbers(name: str, value: ArrayLike, dtype: type) -> np.ndarray:
     """Real numbers as another type. The bits of a bfloat16 are no numbers."""
+    if np.ma.is_masked(value):
+        refuse(name, "a masked array", "has numbers that are hidden; fill it, as by x.filled(0)")
     array = np.asarray(value)
     if array.dtype.kind == "b" or not np.can_cast(array.dtype, np.float32, "same_kind"):
         refuse(name, f"dtype {array.dtype}", "must be real numbers")

@@ -110,6 +110,25 @@ def test_constants_that_may_change(tmp_path):
     assert "is made by a node too" in refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar")
 
 
+@pytest.mark.parametrize("overload, said", [("plain", " scale=1"), ("capped", " softcap=1 ")])
+def test_overloads(overload, said, tmp_path):
+    """Functions of one name that a node tells apart by `overload`."""
+    def of(name, *between):
+        nodes = [onnx.helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+                 onnx.helper.make_node("MatMul", ["q", "t"], ["s"]), *between,
+                 onnx.helper.make_node("Softmax", [between[0].output[0] if between else "s"], ["p"], axis=-1),
+                 onnx.helper.make_node("MatMul", ["p", "v"], ["y"])]
+        return onnx.helper.make_function("own", "attend", ["q", "k", "v"], ["y"], nodes,
+                                         [onnx.helper.make_opsetid("", 23)], overload=name)
+    node = onnx.helper.make_node("attend", ["q", "k", "v"], ["y"], domain="own", overload=overload)
+    model = model_of([node], [(name, T.FLOAT, [2, 2, 4, 8]) for name in "qkv"], {}, ir_version=10)
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    model.functions.extend([of("plain"), of("capped", onnx.helper.make_node("Tanh", ["s"], ["c"]))])
+    onnx.save(model, tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "-o", tmp_path / "out")
+    assert said in text and (" softcap" in text) == (overload == "capped"), text
+
+
 def test_rows_of_the_graph(tmp_path):
     """Rows that all runs have are the default, and no others are taken."""
     g, model = fuzz.drawn("rows", {})

@@ -332,25 +332,67 @@ def test_scale_by_length(tmp_path):
     weights = graph.node("Softmax", graph.node("Div", scores, graph.node("Log", rows)), axis=-1)
     path = graph.save(tmp_path / "g.onnx", graph.node("MatMul", weights, "v"))
     said = refused(tmp_path, "model", path, "--onnxruntime", "isa=scalar", "seq=16")
-    assert "no layer can be replaced" in said and "its scale depends on the lengths of a run" in said
+    assert "scale is another one in runs of other lengths" in said
 
 
-def test_rounded(tmp_path):
-    """Where the graph rounds activations to int8, a kernel stands for a layer only if a type of numbers is given."""
-    graph = Graph("rounded")
+def quantized(graph, value):
     scale, zero = graph.constant(np.float32(0.05)), graph.constant(np.int8(0))
-    x = graph.input("x", ["batch", 5, 32])
+    return graph.node("DequantizeLinear", graph.node("QuantizeLinear", value, scale, zero), scale, zero)
 
-    def rounded(value):
-        return graph.node("DequantizeLinear", graph.node("QuantizeLinear", value, scale, zero), scale, zero)
-    q, k, v = [graph.by_head(rounded(graph.linear(x, 32, 32)), 2, 16) for _ in "qkv"]
+
+def cast(kind):
+    return lambda graph, value: graph.node("Cast", graph.node("Cast", value, to=kind), to=TensorProto.FLOAT)
+
+
+@pytest.mark.parametrize("rounded, note, why", [
+    (quantized, "3 values to integers", "rounds its activations; dtype=int8 or dtype=f32 says"),
+    (cast(TensorProto.BFLOAT16), "3 values to bf16", "rounds to bfloat16; dtype=bf16 or dtype=f32 says"),
+    (cast(TensorProto.FLOAT16), "3 values to f16", None), (cast(TensorProto.DOUBLE), None, None)],
+    ids=["int8", "bf16", "f16", "f64"])
+def test_rounded(rounded, note, why, tmp_path):
+    """Where the graph rounds activations the summary says so. If it rounds much, a kernel stands for a layer only if a
+    type of numbers is given."""
+    graph = Graph("rounded")
+    x = graph.input("x", ["batch", 5, 32])
+    q, k, v = [graph.by_head(rounded(graph, graph.linear(x, 32, 32)), 2, 16) for _ in "qkv"]
     scores = graph.node("MatMul", q, graph.node("Transpose", k, perm=[0, 1, 3, 2]))
     y = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), v)
     flat = graph.node("Reshape", graph.node("Transpose", y, perm=[0, 2, 1, 3]), graph.constant([0, 0, 32]))
     path = graph.save(tmp_path / "g.onnx", graph.linear(flat, 32, 32))
-    assert "rounds its activations; dtype=int8 or dtype=f32 says" in refused(
-        tmp_path, "model", path, "--onnxruntime", "isa=scalar")
-    assert "  stays" not in replace(path, tmp_path / "out", "isa=scalar", "dtype=int8", compiler="true")
+    text = run(MHAGEN, "model", path, "isa=scalar", "-o", tmp_path / "c")
+    assert (f"      the graph rounds {note} here, and a kernel does not\n" if note else "h=2") in text
+    assert ("rounds" in text) == (note is not None)
+    if why:
+        assert why in refused(tmp_path, "model", path, "--onnxruntime", "isa=scalar")
+    words = ["dtype=int8"] if why else []
+    assert "  stays" not in replace(path, tmp_path / "out", "isa=scalar", *words, compiler="true")
+
+
+def test_rounded_later(tmp_path):
+    """The summary speaks of all layers of a kernel, though the first has nothing to be said of."""
+    graph = Graph("later")
+    x = graph.input("x", ["batch", 5, 32])
+    for change in (lambda _, value: value), quantized:
+        q, k, v = [graph.by_head(change(graph, graph.linear(x, 32, 32)), 2, 16) for _ in "qkv"]
+        scores = graph.node("MatMul", q, graph.node("Transpose", k, perm=[0, 1, 3, 2]))
+        y = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), v)
+        flat = graph.node("Reshape", graph.node("Transpose", y, perm=[0, 2, 1, 3]), graph.constant([0, 0, 32]))
+        x = graph.linear(flat, 32, 32)
+    text = run(MHAGEN, "model", graph.save(tmp_path / "g.onnx", x), "isa=scalar", "-o", tmp_path / "out")
+    assert "2 layers, 1 kernel" in text and text.count("the graph rounds 3 values to integers here") == 1, text
+
+
+def test_double(tmp_path):
+    """A node of ours has no rows of float64, and ONNX Runtime would refuse the graph."""
+    nodes = [helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+             helper.make_node("MatMul", ["q", "t"], ["s"]),
+             helper.make_node("Softmax", ["s"], ["p"], axis=-1), helper.make_node("MatMul", ["p", "v"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [2, 2, 4, 8]) for name in "qkvy"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", values[:3], values[3:]), opset_imports=[
+        helper.make_opsetid("", 17)], ir_version=8), tmp_path / "g.onnx")
+    assert "its rows are float64; a node takes float32, f16 and bf16" in refused(
+        tmp_path, "model", tmp_path / "g.onnx", "--onnxruntime", "isa=scalar")
+    run(MHAGEN, "model", tmp_path / "g.onnx", "isa=scalar", "-o", tmp_path / "out")
 
 
 def test_half(tmp_path):

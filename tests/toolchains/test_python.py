@@ -338,6 +338,7 @@ def test_types():
             (lambda: adds(x, mask=1j * np.eye(5)), "mask: dtype complex128: must be real numbers"),
             (lambda: layer(x + 0j), "q: dtype complex64: must be real numbers"),
             (lambda: layer(x > 0), "q: dtype bool: must be real numbers"),
+            (lambda: layer(np.ma.masked_greater(x, 0)), "q: a masked array: has numbers that are hidden; fill it"),
             (lambda: layer(x.astype(object)), "q: dtype object: must be real numbers"),
             (lambda: layer(x.astype(np.uint16)), "q: dtype uint16: may be the bits of bfloat16: view them as bfloat16"),
             (lambda: layer.pack(**{**weights, "wq": 1j * weights["wq"]}), "wq: dtype complex64: must be real numbers"),
