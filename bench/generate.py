@@ -60,10 +60,17 @@ class Ours:
 class LlamaCpp:
     """llama.cpp by its own C functions, so that Python costs nothing."""
 
-    def __init__(self, path):
+    def __init__(self, path, extra):
         import llama_cpp
-        self.c = llama_cpp
+        self.c, default = llama_cpp, llama_cpp.llama_model_default_params
+
+        def params():
+            made = default()
+            made.use_extra_bufts = extra
+            return made
+        llama_cpp.llama_cpp.llama_model_default_params = params
         self.llama = llama_cpp.Llama(str(path), n_ctx=ROOM, n_batch=512, n_threads=1, n_threads_batch=1, verbose=False)
+        llama_cpp.llama_cpp.llama_model_default_params = default
         self.bytes = pathlib.Path(path).stat().st_size
 
     def __call__(self, ids, past):
@@ -79,6 +86,8 @@ def main():
     parser.add_argument("--pasts", default="64,2000")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--gguf", action="append", default=[], metavar="FILE")
+    parser.add_argument("--plain-buffers", action="store_true",
+                        help="llama.cpp without the layouts of weights for AMX and AVX-512")
     parser.add_argument("keys", nargs="*", metavar="KEYS", default=["isa=native"])
     options = parser.parse_args()
     from model import Gguf
@@ -92,7 +101,8 @@ def main():
                 for i, keys in enumerate(options.keys)}
         try:
             import llama_cpp
-            runs |= {f"llama.cpp ({llama_cpp.__version__}) {pathlib.Path(path).stem}": LlamaCpp(path)
+            runs |= {f"llama.cpp ({llama_cpp.__version__}) {pathlib.Path(path).stem}":
+                     LlamaCpp(path, not options.plain_buffers)
                      for path in [gguf.path, *options.gguf]}
         except ImportError:
             print("llama.cpp: skipped, llama_cpp is not installed")
