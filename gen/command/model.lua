@@ -12,16 +12,15 @@ local matrices = require "graph.matrices"
 local model_text = require "model.text"
 local onnxruntime = require "command.onnxruntime"
 local options = require "options.init"
-local pack = require "plan.pack"
 local packed_file = require "command.packed_file"
 local shell = require "base.shell"
+local summary = require "command.model_summary"
 local source = require "model.source"
 local tables = require "command.tables"
 local takes = require "command.takes"
 local unread = require "model.unread"
 local weights = require "command.weights"
 local whole = require "command.whole"
-local wording = require "base.wording"
 
 local must = errors.must
 
@@ -219,77 +218,6 @@ local function pack_layers(all, packers, args)
   end
   for i, packer in ipairs(packers) do files[i] = packer.file:finish() end
   return files, done
-end
-
--- What a kernel packs for a layer; by parts where there are tables.
-local function packed_text(packer, several)
-  local parts, told = {}, false
-  for i, part in ipairs(packer.parts) do
-    parts[i], told = ("%s %s"):format(wording.number(part.bytes), part.text), told or part.text == pack.TABLES
-  end
-  return ("      %s bytes packed a layer%s%s"):format(wording.number(packer.packing.bytes),
-    several and " for " .. packer.cfg.isa or "", told and ": " .. table.concat(parts, ", ") or "")
-end
-
--- Keys with which weights are packed in no more bytes than the file has: the most bytes of a number, and the keys.
-local smaller = { { 0.7, "weight_dtype=int4" }, { 1.1, "weight_dtype=int8" } }
-local halves = { F16 = "weight_dtype=f16", BF16 = "weight_dtype=bf16" } -- as the file has them
-
--- A line that proposes these, where the file's weights are smaller than what is packed.
-local function proposal(entry)
-  local bytes, count, type, group = layers.stored(entry.layers[1], host.type_size)
-  local packer, packed = entry.packers[1], 0
-  for _, part in ipairs(packer.parts) do packed = packed + (part.text == pack.WEIGHTS and part.bytes or 0) end
-  if count == 0 or packed <= 1.2 * bytes or entry.cfg.weight_dtype ~= "dtype" then return nil end
-  local keys, how = halves[type], "without a rounding"
-  for _, row in ipairs(smaller) do
-    if not keys and bytes / count <= row[1] then keys, how = row[2], "with roundings of its own" end
-  end
-  if group then keys, how = "weight_dtype=int4 group=" .. group, "with the same integers" end
-  return keys and ("      the file has them as %s, %s bytes a layer: %s packs fewer, %s"):format(
-    type, wording.number(math.tointeger(bytes // 1)), keys, how) or nil
-end
-
--- What is to be said of layers, once where it differs in numbers alone.
-local function notes_of(all)
-  local known, lines = {}, {}
-  for _, layer in ipairs(all) do
-    for _, note in ipairs(layer.notes or {}) do
-      local kind = note:gsub("%d+", "0")
-      if not known[kind] then known[kind], lines[#lines + 1] = true, "      " .. note end
-    end
-  end
-  return lines
-end
-
-local function summary(model, all, kernels, figures)
-  local lines = { ("%s: %s, %s, %s"):format(model.path, model.type, wording.counted(#all, "layer"),
-    wording.counted(#kernels, "kernel")) }
-  for _, entry in ipairs(kernels) do
-    local first, last = entry.layers[1].name, entry.layers[#entry.layers].name
-    local places = entry.packers.known.places
-    local shared = places < #entry.layers and (", with the weights of %d"):format(places) or ""
-    lines[#lines + 1] = ("  %-3d %s%s"):format(#entry.layers, first == last and first or first .. " .. " .. last,
-      shared)
-    lines[#lines + 1] = "      " .. config.canonical(entry.cfg)
-    append(lines, notes_of(entry.layers))
-    for _, packer in ipairs(entry.packers) do lines[#lines + 1] = packed_text(packer, #entry.packers > 1) end
-    append(lines, tables.lines(entry))
-    lines[#lines + 1] = proposal(entry)
-  end
-  if model.without and model.without[1] then
-    lines[#lines + 1] = "  left out: " .. table.concat(model.without, ", ")
-  end
-  for _, node in ipairs(model.left) do
-    lines[#lines + 1] = ("  no layer: %s: %s"):format(errors.show(node.name), node.why)
-  end
-  for _, entry in ipairs(model.swap and model.swap.left or {}) do
-    lines[#lines + 1] = ("  stays: layer %s: %s"):format(errors.show(entry.layer.name), entry.why)
-  end
-  lines[#lines + 1] = ("packed %s bytes in %.2f s, all in %.2f s"):format(wording.number(figures.bytes),
-    figures.packing, figures.seconds)
-  lines[#lines + 1] = figures.compile
-  return table.concat(lines, "\n") .. "\n"
 end
 
 -- A line of JSON for each layer that has values of a graph: those that are its arguments.
