@@ -252,8 +252,10 @@ GGUF = {"Llama": "LLAMA", "Qwen 2": "QWEN2", "Gemma": "GEMMA", "StarCoder 2": "S
         "Gemma 3, windows": "GEMMA3", "Gemma 3, whole, linear": "GEMMA3", "gpt-oss": "GPT_OSS",
         "Qwen 3, experts": "QWEN3MOE", "OLMo 2": "OLMO2", "Cohere": "COMMAND_R", "Cohere, Command R+": "COMMAND_R",
         "Falcon 7B": "FALCON", "Falcon 40B": "FALCON", "BLOOM": "BLOOM", "MPT, 12 heads": "MPT", "Granite": "GRANITE",
-        "Llama, linear": "LLAMA", "Llama, YaRN": "LLAMA"}
-PERMUTED = {"LLAMA", "GRANITE"}
+        "Llama, linear": "LLAMA", "Llama, YaRN": "LLAMA", "Nomic BERT": "NOMIC_BERT", "SmolLM3": "SMOLLM3",
+        "Qwen 2, experts, windows": "QWEN2MOE", "Qwen 2, sections": "QWEN2VL"}
+SAME = {"Qwen 2, sections": "Qwen 2"}  # models that are the same in texts
+PERMUTED = {"LLAMA", "GRANITE", "SMOLLM3"}
 WITHOUT_ROPE = {"BERT", "GPT2", "BLOOM", "MPT"}
 LARGE = {"COMMAND_R": 64}  # the blocks of models with more tensors; here a part of them is enough
 CHANGED = {  # what these files do not say, or say otherwise
@@ -262,6 +264,8 @@ CHANGED = {  # what these files do not say, or say otherwise
     "Gemma 3, whole, linear": dict(query_pre_attn_scalar=16),
     "gpt-oss": dict(rope_scaling=dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=64)),
     "StarCoder 2": dict(sliding_window=None), "Phi-3": dict(sliding_window=None),
+    "Qwen 2, experts, windows": dict(sliding_window=None, use_sliding_window=False),
+    "SmolLM3": dict(no_rope_layers=[1, 1]),
 }
 
 
@@ -274,6 +278,16 @@ def apart(x, h, h_kv):
     """Rows of Q, then those of K, then those of V, of which a model has some of each for a head of keys."""
     x = x.unflatten(0, (h_kv, h // h_kv + 2, -1))
     return torch.cat([part.flatten(0, 2) for part in x.split([h // h_kv, 1, 1], dim=1)])
+
+
+def joint(tensors):
+    """Nomic BERT's three maps as these files have them, one."""
+    for name, x in list(tensors.items()):
+        if name.endswith("q_proj.weight"):
+            others = [tensors[name.replace("q_proj", other)] for other in ("k_proj", "v_proj")]
+            tensors[name.replace("layers.", "encoder.layers.").replace("self_attn.q_proj", "attn.Wqkv")] = torch.cat(
+                [x, *others])
+    return tensors
 
 
 def gguf_fields(kind, row, config, keys):
@@ -294,9 +308,11 @@ def gguf_fields(kind, row, config, keys):
                         ("attention.scale", "attention_multiplier"), ("attention.sliding_window", "sliding_window"),
                         ("attn_logit_softcapping", "attn_logit_softcapping")]:
         value = getattr(config, name, None)
-        if value is not None and (field != "attention.sliding_window" or kind not in ("QWEN2", "QWEN3", "QWEN3MOE")):
+        if value is not None and (field != "attention.sliding_window" or not kind.startswith("QWEN")):
             fields[field] = value
-    return fields | ({"attention.layer_norm_epsilon": config.layer_norm_eps} if kind == "COMMAND_R" else {})
+    return fields | {"COMMAND_R": {"attention.layer_norm_epsilon": getattr(config, "layer_norm_eps", 0)},
+                     "NOMIC_BERT": {"attention.causal": False},
+                     "QWEN2VL": {"rope.dimension_sections": [2, 1, 1, 0]}}.get(kind, {})
 
 
 def write_gguf(seen, kind, path, **tensors):
@@ -313,11 +329,11 @@ def write_gguf(seen, kind, path, **tensors):
     writer.add_tokenizer_model("none")
     writer.add_token_list([f"token {i}" for i in range(6000)])
     for name, value in gguf_fields(kind, seen.row, config, keys).items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[
-            type(value)]
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+               list: writer.add_array}[type(value)]
         add(f"{gguf.MODEL_ARCH_NAMES[arch]}.{name}", value)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, x in seen.model.state_dict().items():
+    for name, x in (joint if kind == "NOMIC_BERT" else dict)(seen.model.state_dict()).items():
         found = [names.get_name(before + name, (".weight", ".bias")) for before in ("", "model.", "transformer.")]
         to = next(filter(None, found), None)
         if not to or not to.startswith("blk"):
@@ -343,7 +359,7 @@ def write_gguf(seen, kind, path, **tensors):
 def test_gguf(transformers, name, tmp_path):  # noqa: F811
     if not installed("gguf"):
         pytest.skip("gguf is not installed")
-    row = next(row for row in ROWS + MORE if row.name == name)
+    row = next(row for row in ROWS + MORE if row.name == SAME.get(name, name))
     row = row._replace(config={"num_hidden_layers": 2, **row.config, **CHANGED.get(name, {})})
     if row.config.get("sliding_window", 0) is None:
         row = row._replace(keys=row.keys.replace(architectures.WINDOW, ""))
