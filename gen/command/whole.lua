@@ -11,6 +11,7 @@ local family_rows = require "model.family_rows"
 local fingerprint = require "base.fingerprint"
 local gguf_families = require "model.gguf_families"
 local layers = require "model.layers"
+local matrices = require "graph.matrices"
 local memory = require "schedule.memory"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
@@ -140,12 +141,13 @@ function M.read_embeddings(model, all, rows)
   end
   local norm = made.norm or row.last
   add("gains", norm .. ".weight", cfg.y_width).change = row.change
-  if cfg.norm_kind == "layer" then add("biases", norm .. ".bias", cfg.y_width) end
+  local biased = matrices.sizes(cfg).norm1_bias ~= nil
+  if biased then add("biases", norm .. ".bias", cfg.y_width) end
   local first = made.places and made.places[3] or 0
   if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
     list = list, width = cfg.y_width, eps = cfg.layer_eps, last = not made.norm, first_place = first,
-    kind = cfg.norm_kind, factor = made.factor, has_places = made.places ~= nil, decodes = row.head ~= nil,
+    biased = biased, factor = made.factor, has_places = made.places ~= nil, decodes = row.head ~= nil,
     places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end

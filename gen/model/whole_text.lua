@@ -55,8 +55,8 @@ local function part(values, with, name) return with and template.some(name, valu
 
 -- What only decoders have, or only encoders.
 local function add_parts(values, embeddings, tables)
-  local decodes, layer_norm = embeddings.decodes, embeddings.kind == "layer"
-  values.norm_row = template.some(layer_norm and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
+  local decodes = embeddings.decodes
+  values.norm_row = template.some(embeddings.biased and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
   values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
   values.norm = part(values, not embeddings.last, "whole_norm.c.in")
