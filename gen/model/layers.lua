@@ -2,12 +2,15 @@
 
 local family_rows = require "model.family_rows"
 local matrices = require "graph.matrices"
+local parts = require "model.parts"
 local quantized = require "model.quantized"
 local left_out = require "model.left_out"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
 local qk_of = require "graph.qk"
 local wording = require "base.wording"
+
+local features, has_bias = parts.features, parts.has_bias
 
 local M = {}
 
@@ -106,49 +109,6 @@ local function prefixes_of(model, names)
   return prefixes
 end
 
--- Some features of a linear map with `all` features and `width` inputs: `blocks` times `count` of them, each block
--- `step` behind the one before, from `first` on. in_out: they are columns.
-local function features(name, all, width, part)
-  return { name = name, features = all, width = width, blocks = part and part.blocks or 1,
-           count = part and part.count or all, first = part and part.first or 0, step = part and part.step or all }
-end
-
--- Whether a map has a bias. of: true, false, or the flag that says so and its default; nil is true. Where it has none,
--- the layer gets the reason by the name of its tensor: the model leaves that out, if it is there.
-local function has_bias(layer, of, name)
-  local c = layer.fields
-  if of == nil or of == true or of and c:flag(of[1], of[2]) then return true end
-  layer.without[name] = of and ("%s = false leaves it out"):format(c:full(of[1])) or "models of this type have none"
-  return false
-end
-
--- The part of a linear map with `count` features that { its name, number, of } says: the one of that number, from 0 on,
--- of so many that are one map in the file. A name alone is a whole map.
-local function part_of(map, count)
-  if type(map) == "string" then return map, count end
-  local name, number, of = table.unpack(map)
-  return name, of * count, { blocks = 1, count = count, first = number * count, step = of * count }
-end
-
--- Adds those of what is around attention, as a row of gen/model/whole_families.lua has it.
-local function add_around(layer, whole, sizes, all)
-  for number, map in pairs(whole.maps) do
-    local size = sizes["w" .. number]
-    local name, count, part = part_of(map, size[2])
-    local bias = layer.around .. name .. ".bias"
-    local weight = features(layer.around .. name .. ".weight", count, size[1], part)
-    weight.in_out = layer.in_out
-    all["w" .. number] = weight
-    all["b" .. number] = has_bias(layer, whole.biases, bias) and features(bias, count, nil, part) or nil
-  end
-  for number, name in pairs(whole.norms) do
-    local gains, biases = "norm" .. number, ("norm%s_bias"):format(number)
-    all[gains] = features(layer.around .. name .. ".weight", sizes[gains][2])
-    all[gains].change = whole.change
-    all[biases] = sizes[biases] and features(layer.around .. name .. ".bias", sizes[biases][2])
-  end
-end
-
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
 local function weights_of(layer, cfg)
   local stack, sizes, all = layer.stack, matrices.sizes(cfg), {}
@@ -181,7 +141,7 @@ local function weights_of(layer, cfg)
       all[matrix].change = of[2] and function(list) return of[2](list, cfg) end
     end
   end
-  if layer.whole then add_around(layer, layer.whole, sizes, all) end
+  if layer.whole then parts.add_around(layer, layer.whole, sizes, all) end
   for matrix in pairs(all) do -- what another key has switched off
     if sizes[matrix][1] * sizes[matrix][2] == 0 then all[matrix] = nil end
   end
