@@ -77,7 +77,7 @@ end
 local function layers_of(model, args, given)
   local found, left = model:layers(given)
   local all = {}
-  model.left = left or {}
+  model.left = not args.whole and left or {} -- of a whole model other lines say what is left out
   for _, layer in ipairs(found) do
     if not args.only or layer.name:find(args.only, 1, true) then all[#all + 1] = layer end
   end
@@ -127,10 +127,7 @@ local function plan(model, args)
     entry.layers[#entry.layers + 1] = layer
     layer.kernel = entry
   end
-  if args.whole then
-    whole.read_embeddings(model, all, kernels[1].cfg.seq)
-    whole.add_head(model, kernels, given)
-  end
+  if args.whole then whole.surround(model, kernels, all, given) end
   unread.refuse(model, all, args.ignore)
   return kernels, all
 end
@@ -311,7 +308,7 @@ local function add_options(cmd)
   cmd:option("--only", "take only layers with this text in their names, such as encoder."):argname("<TEXT>")
   cmd:option("--ignore", "ignore this field or tensor, although it may change attention; repeatable")
     :argname("<NAME>"):count("*")
-  cmd:flag("--whole", "write the whole model, from ids on, and one file of weights, NAME.packed")
+  cmd:flag("--whole", "write the whole model, from ids or pixels on, and one file of weights, NAME.packed")
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)
   takes.cxx(cmd)

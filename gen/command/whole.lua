@@ -1,11 +1,10 @@
--- `model --whole`: a model from ids to rows as C, and all its weights in one file.
+-- `model --whole`: a model from ids, pixels or features of sound to rows as C, and all its weights in one file.
 --
 -- The file is laid out as a file of packed weights of one layer (docs/format.md), so that the runtime checks it. After
 -- the fingerprint come the packed weights of the layers, kernel by kernel, then their tables of rope, and the tables
 -- of the embeddings.
 
 local host = require "host"
-local kernel = require "command.kernel"
 local families = require "model.whole_families"
 local family_rows = require "model.family_rows"
 local fingerprint = require "base.fingerprint"
@@ -16,6 +15,8 @@ local memory = require "schedule.memory"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
 local weights = require "command.weights"
+local whole_inputs = require "command.whole_inputs"
+local whole_product = require "command.whole_product"
 local whole_text = require "model.whole_text"
 local wording = require "base.wording"
 
@@ -58,6 +59,7 @@ function M.begin(model, args)
       known) }, 0)
   end
   model.whole, model.tensors = setmetatable({}, { __index = row }), renamed(model.tensors)
+  if row.inputs then whole_inputs.begin(model) end
 end
 
 -- The largest of the lengths that `seq` lists.
@@ -88,6 +90,10 @@ end
 
 function M.take_keys(model, given)
   local row = model.whole
+  if given.seq and row.made then
+    error({ key = "seq", value = given.seq, rule = ("is the model's own: %s makes %d rows"):format(row.made.of,
+      row.made.rows) }, 0)
+  end
   for key, value in pairs(given) do
     if not KEYS[key] and not (row.head and CACHE_KEYS[key]) and not (options.list[key] or {}).schedule then
       error({ key = key, value = value, rule = "is the model's own with --whole, or is not made with it" }, 0)
@@ -124,7 +130,7 @@ end
 
 -- Finds the tables of the embeddings, and the vectors of their norm or of the last one: model.embeddings.list has
 -- { name, part, at } each, `at` from M.layout, and model.read has their tensors. rows: of the longest run.
-function M.read_embeddings(model, all, rows)
+local function read_embeddings(model, all, rows)
   local row, prefix, cfg = model.whole, all[1].prefix, all[1].cfg
   local made, list = row.embeddings(all[1].fields), {}
   model.read = {}
@@ -154,41 +160,31 @@ end
 
 -- ---- the head ----
 
--- Keys that say how a product is computed.
-local OF_PRODUCTS = { "isa", "cpu", "dtype", "weight_dtype", "group", "sum_dtype" }
-
 local OF_IDS = 64 -- a part has a multiple of so many ids, so that tiles are full
 
--- The heads of a kernel whose values are a row of so many numbers, and how many each has.
-local function heads_of(width)
-  for h = 1, options.list.h.max do
-    if width % h == 0 and width // h <= options.list.dv.max then return h, width // h end
-  end
-  error({ message = ("--whole: rows of %d numbers have no kernel for the head"):format(width) }, 0)
-end
-
--- Adds the kernel that makes scores of all ids, of a row and the head: { cfg, layers, ids = those of a layer, parts,
--- number }. It has a single key. So its attention weight is 1, and Wo is multiplied by the row that is given as its
--- value. There is a layer for some of the ids; the last ones may be in two.
-function M.add_head(model, kernels, given)
+-- Adds the kernel that makes scores of all ids, of a row and the head, to gen/command/whole_product.lua's: with ids =
+-- those of a layer, and parts. There is a layer for some of the ids; the last ones may be in two.
+local function add_head(model, kernels, given)
   local embeddings = model.embeddings
   if not embeddings.head then return end
   local count, width = embeddings.vocabulary, embeddings.width
-  local parts = -(-count // options.list.y_width.max)
+  local parts, all = -(-count // options.list.y_width.max), {}
   local ids = math.min(count, -(-count // parts // OF_IDS) * OF_IDS)
-  local h, dv = heads_of(width)
-  local words = { "attention=cross", "project=o", "dk=1", "seq=1", "seq_kv=1", "attend_dtype=f32", "h=" .. h,
-                  "d_model=" .. h, "dv=" .. dv, "y_width=" .. ids }
-  for _, key in ipairs(OF_PRODUCTS) do words[#words + 1] = given[key] and ("%s=%s"):format(key, given[key]) end
-  local entry = { cfg = kernel.load_config(words), layers = {}, ids = ids, parts = parts, number = #kernels }
   for i = 1, parts do
     local first = math.min((i - 1) * ids, count - ids)
-    local part = layers.part(model, embeddings.head, count, width, host.type_size, { first, ids })
-    entry.layers[i] = { name = ("head of ids %d to %d"):format(first, first + ids - 1), keys = {}, kernel = entry,
-                        weights = { wo = part } }
+    local part = layers.part(model, embeddings.head, count, width, host.type_size, { first = first, count = ids })
+    all[i] = { name = ("head of ids %d to %d"):format(first, first + ids - 1), weights = { wo = part } }
   end
+  local entry = whole_product.add(kernels, given, { 1, width, ids }, all)
+  entry.ids, entry.parts = ids, parts
   model.read[embeddings.head], embeddings.scores = true, entry
-  kernels[#kernels + 1] = entry
+end
+
+-- Finds what the model has besides its layers, all: tensors, model.embeddings, and products as further kernels.
+function M.surround(model, kernels, all, given)
+  if model.whole.made then return whole_inputs.add(model, kernels, all, given) end
+  read_embeddings(model, all, kernels[1].cfg.seq)
+  add_head(model, kernels, given)
 end
 
 -- ---- the file of weights ----

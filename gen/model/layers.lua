@@ -159,7 +159,9 @@ local function fail_missing(model, name)
   error({ message = ("%s: tensor %s is missing%s"):format(model.data, wording.short(name), advice(model)) }, 0)
 end
 
-local function shape_of(part) return part.in_out and { part.width, part.features } or { part.features, part.width } end
+local function shape_of(part)
+  return part.shape or part.in_out and { part.width, part.features } or { part.features, part.width }
+end
 
 -- The shape that a tensor must have; a vector may have more axes.
 local function check_shape(model, part, type_size)
@@ -214,10 +216,12 @@ function M.weights(model, layer, cfg, type_size)
   return all
 end
 
--- A tensor of the model as a part: a table of so many rows, or without a width a vector. slice: { first, count } of
--- the rows, or nil for all.
-function M.part(model, name, rows, width, type_size, slice)
-  local part = features(name, rows, width, slice and { blocks = 1, first = slice[1], count = slice[2], step = rows })
+-- A tensor of the model as a part: a table of so many rows, or without a width a vector. more: nil, or the rows from
+-- `first` on, `count` of them; or the `shape` of the tensor, where it has more axes.
+function M.part(model, name, rows, width, type_size, more)
+  local part = features(name, rows, width, more and more.count and {
+    blocks = 1, first = more.first, count = more.count, step = rows })
+  part.shape = more and more.shape
   part.tensor = model.tensors[name] or fail_missing(model, name)
   check_shape(model, part, type_size)
   return part
@@ -338,6 +342,7 @@ end
 function M.of(model)
   model.row = family_rows.whole(model.rows, M.row_of(model), model.fields)
   local all, firsts, stacks = {}, {}, model.row.stacks
+  if model.whole then stacks = table.move(stacks, 1, model.whole.stacks or #stacks, 1, {}) end
   for _, stack in ipairs(stacks) do
     for _, at in ipairs(names_of(stack)) do
       firsts[#firsts + 1] = tensor_of(stack, at, first_of(stack.fields or model.fields, stack))

@@ -28,7 +28,9 @@ end
 
 -- Adds those of what is around attention, as a row of gen/model/whole_families.lua has it.
 function M.add_around(layer, whole, sizes, all)
-  for number, map in pairs(whole.maps) do
+  local maps = whole.maps
+  if type(maps) == "function" then maps = maps(layer.fields) end
+  for number, map in pairs(maps) do
     local size = sizes["w" .. number]
     local name, count, part = part_of(map, size[2])
     local bias = layer.around .. name .. ".bias"
@@ -43,6 +45,7 @@ function M.add_around(layer, whole, sizes, all)
     all[gains].change = whole.change
     all[biases] = sizes[biases] and M.features(layer.around .. name .. ".bias", sizes[biases][2])
   end
+  for gain, name in pairs(whole.gains or {}) do all[gain] = M.features(layer.around .. name, sizes[gain][2]) end
 end
 
 return M

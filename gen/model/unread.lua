@@ -116,13 +116,16 @@ end
 
 local BUFFERS_OF_WHOLE = { "position_ids$", "token_type_ids$" } -- numbers that count from 0, and zeros
 
--- Tensors of a whole model that nobody reads. A second list has the modules that are left out.
+-- Tensors of a whole model that nobody reads. A second list has the modules that are left out, and tensors of others.
 local function tensors_of_whole(model, all)
-  local read, found, without, seen = read_of(model, all), {}, {}, {}
+  local read, found, without, seen, in_use = read_of(model, all), {}, {}, {}, {}
   local prefix = all[1].prefix
+  local function name_of(full) return full:sub(1, #prefix) == prefix and full:sub(#prefix + 1) or full end
+  for full in pairs(read) do in_use[name_of(full):match "^[^.]*"] = true end
   for full in pairs(model.tensors) do
-    local name = full:sub(1, #prefix) == prefix and full:sub(#prefix + 1) or full
-    local module = name:match "^([^.]*)%." or name
+    local name = name_of(full)
+    local module = name:match "^[^.]*"
+    if in_use[module] then module = name end
     if read[full] or finds(BUFFERS_OF_WHOLE, name) then -- nothing to say
     elseif not finds(model.whole.left_out, name) then
       found[#found + 1] = { name = name, full = full }

@@ -4,24 +4,35 @@
 --   module      The module of attention in a layer, as the name of the layer's stack ends.
 --   keys        A function of the fields: keys of a layer besides those of its attention.
 --   maps        The linear maps of the feed-forward by the numbers of their matrices, as modules of a layer:
---               a name, or { name, number, count } for one of several that are one map in the file.
+--               a name, or { name, number, count } for one of several that are one map in the file. Or a function of
+--               the fields that returns them.
 --   biases      Whether these have biases: true (the default), false, or the flag that says so and its default.
 --   norms       The norms of a layer by their numbers.
+--   gains       Tensors of a layer that scale the outputs of attention and of the feed-forward, by their matrices.
 --   change      What a list of gains becomes, if the file has others.
 --   embeddings  A function of the fields: what turns ids into rows. `words`, `types` and `places` (positions) are
 --               tables, { module, rows, the row of the first position or nil }; `types` may be missing. `norm` is of
 --               their sum, or nil, and rows of words are multiplied by `factor`.
+--   inputs      In place of embeddings, of models that have no ids: a function of the fields. It returns
+--     of, input          The words for an input, and the argument that has it.
+--     template           Of the C text, templates/whole_<this>.c.in; with `values` for it.
+--     rows               How many rows the layers have.
+--     products           What makes them, { module, bias = whether it has one, rows, axes = of a row of weights } each.
+--     tokens, places     Tensors of rows in front of these, and of the positions of all.
+--     norm               The norm after that, or nil.
+--   stacks      How many kinds of layers of the family are taken, from the first on, if not all are.
 --   last        The norm after the last layer, where the embeddings have none. Its epsilon is that of the layers.
 --   head        Of decoders, which read their own output: the module whose rows are multiplied by the last row.
 --   tied        The default of the flag by which the embeddings of words are also the head.
 --   left_out    Patterns of tensors that come after the last layer, or belong to none. The summary names them.
 --   harmless    Fields that are not read and change nothing, as gen/model/families.lua has them.
 --
--- More rows are in gen/model/whole_decoders.lua.
+-- More rows are in gen/model/whole_decoders.lua and gen/model/whole_images.lua.
 -- tests/models/test_whole.py compares each type with transformers.
 
 local activation = require "model.activation"
 local decoders = require "model.whole_decoders"
+local images = require "model.whole_images"
 
 local M = {}
 
@@ -100,7 +111,7 @@ M.rows = {
   text_tower({ "clip_text_model" }, 1e-5, "quick_gelu", 2048),
   text_tower({ "siglip_text_model" }, 1e-6, "gelu_pytorch_tanh", 3072),
 }
-table.move(decoders.rows, 1, #decoders.rows, #M.rows + 1, M.rows)
+for _, others in ipairs { decoders, images } do table.move(others.rows, 1, #others.rows, #M.rows + 1, M.rows) end
 
 -- The same of GGUF files.
 M.gguf = decoders.gguf

@@ -1,4 +1,4 @@
--- The C of a model from ids to rows, or to the scores of the next id, besides its kernels.
+-- The C of a model from ids, pixels or features of sound to rows, or to the scores of the next id, besides its kernels.
 
 local cprint = require "tape.cprint"
 local memory = require "schedule.memory"
@@ -43,20 +43,44 @@ local function sum_of(embeddings)
   return words .. (embeddings.types > 0 and " + type[i]" or "") .. (embeddings.has_places and " + place[i]" or "")
 end
 
--- Places of the tables in the file.
+-- Places of the tables in the file, but for those of tokens, which have a list.
 local function places(embeddings)
   local list = {}
-  for i, one in ipairs(embeddings.list) do list[i] = ("%s = %d"):format(one.name:upper(), one.at) end
-  return table.concat(list, ", ")
+  for _, one in ipairs(embeddings.list) do
+    if not one.token then list[#list + 1] = ("%s = %d"):format(one.name:upper(), one.at) end
+  end
+  return table.concat(list, ",\n                    ")
 end
 
 -- The text of a template with the values of the model, where `with` is true; else nothing.
 local function part(values, with, name) return with and template.some(name, values) or "" end
 
+-- What only encoders of images and of sound have.
+local function add_inputs(values, embeddings)
+  local made, tokens, zeros, gathered = embeddings.inputs, {}, 0, 0
+  for name, value in pairs(made.values) do values[name] = tostring(value) end
+  for i, one in ipairs(embeddings.tokens) do tokens[i] = tostring(one.at) end
+  for i, entry in ipairs(embeddings.products) do
+    zeros, gathered = math.max(zeros, entry.zeros), math.max(gathered, entry.gathered)
+    values["product" .. i] = tostring(entry.number)
+  end
+  values.zeros, values.gathered_floats = tostring(zeros), tostring(aligned(memory.BYTES * gathered) // memory.BYTES)
+  values.mean_of = #tokens > 0 and ("from + %d * WIDTH, ROWS - %d"):format(#tokens, #tokens) or "from, ROWS"
+  values.tokens, values.token_list = tostring(#tokens), table.concat(tokens, ", ")
+  values.input = made.input
+  values.token_rows = part(values, #tokens > 0, "whole_tokens.c.in")
+  values.first_norm = part(values, made.norm, "whole_first_norm.c.in")
+  values.product = template.some("whole_product.c.in", values)
+  values.embed = template.some(("whole_%s.c.in"):format(made.template), values)
+  values.arguments = template.some(("whole_%s_args.h.in"):format(made.template), values)
+  values.run = template.some("whole_inputs.c.in", values)
+end
+
 -- What only decoders have, or only encoders.
 local function add_parts(values, embeddings, tables)
   local decodes = embeddings.decodes
   values.norm_row = template.some(embeddings.biased and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
+  values.norm_at = embeddings.biased and "packed + GAINS, packed + BIASES" or "packed + GAINS"
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
   values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
   values.norm = part(values, not embeddings.last, "whole_norm.c.in")
@@ -69,11 +93,18 @@ local function add_parts(values, embeddings, tables)
   if scores then
     values.head_kernel, values.head_ids, values.head_parts = tostring(scores.number), tostring(scores.ids),
       tostring(scores.parts)
-    values.heads = tostring(scores.cfg.h)
+    values.zeros = tostring(scores.zeros)
   end
+  values.product = part(values, scores, "whole_product.c.in")
   values.logits = part(values, scores, "whole_logits.c.in")
   values.logits_call = part(values, scores, "whole_logits_call.c.in")
   values.logits_doc = part(values, scores, "whole_logits.h.in")
+  if not decodes then
+    values.lengths = embeddings.inputs and "" or ", .q_len = &args->length, .kv_len = &args->length"
+    values.mean = template.some("whole_mean.c.in", values)
+    values.run_layers = template.some("whole_layers.c.in", values)
+  end
+  if embeddings.inputs then return add_inputs(values, embeddings) end
   values.arguments = template.some(decodes and "whole_decode_args.h.in" or "whole_args.h.in", values)
   values.run = template.some(decodes and "whole_decode.c.in" or "whole_encode.c.in", values)
 end
@@ -82,9 +113,11 @@ end
 local function sizes_of(kernels, layers)
   local rows, workspace, cache = 0, 0, 0
   for _, entry in ipairs(kernels) do
-    rows, workspace = math.max(rows, entry.cfg.seq), math.max(workspace, entry.workspace_bytes)
+    workspace = math.max(workspace, aligned(memory.BYTES * (entry.gathered or 0)) + entry.workspace_bytes)
   end
-  for _, layer in ipairs(layers) do cache = cache + aligned(layer.kernel.cache_bytes) end
+  for _, layer in ipairs(layers) do
+    rows, cache = math.max(rows, layer.kernel.cfg.seq), cache + aligned(layer.kernel.cache_bytes)
+  end
   return rows, workspace, cache
 end
 
@@ -102,7 +135,7 @@ return function(name, from, kernels, layers, embeddings, layout)
     fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes), eps = ("%.17g"):format(embeddings.eps),
     first_place = tostring(embeddings.first_place), row_floats = tostring(row_bytes // memory.BYTES),
     sum = sum_of(embeddings), rows = tostring(rows),
-    width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary),
+    width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary or 0),
     types = tostring(embeddings.types), layers = tostring(#layers), padding = tostring(embeddings.first_place - 1),
     places = tostring(embeddings.places), packed_bytes = ("%d"):format(layout.file_bytes),
     workspace_bytes = ("%d"):format(2 * row_bytes + workspace), cache_bytes = ("%d"):format(cache) }

@@ -1,0 +1,63 @@
+-- What a whole model makes of pixels, or of features of sound, before its layers: products of rows that are gathered
+-- from its input, rows of tokens, positions and a norm. `inputs` of gen/model/whole_families.lua says which.
+
+local host = require "host"
+local layers = require "model.layers"
+local whole_product = require "command.whole_product"
+
+local M = {}
+
+-- Takes what the model's row says of its input, and gives its layers their number of rows.
+function M.begin(model)
+  local whole, keys = model.whole, model.whole.keys
+  whole.made = whole.inputs(model.fields)
+  function whole.keys(c)
+    local all = keys(c)
+    all.seq = whole.made.rows
+    return all
+  end
+end
+
+-- Adds the kernel of a product; part: of M.add.
+local function add_product(kernels, given, width, of, part)
+  local depth = 1
+  for _, size in ipairs(of.axes) do depth = depth * size end
+  local weights = { wo = part(of.module .. ".weight", width, depth, { width, table.unpack(of.axes) }) }
+  weights.bo = of.bias and part(of.module .. ".bias", width)
+  local layer = { name = of.module, weights = weights }
+  local entry = whole_product.add(kernels, given, { of.rows, depth, width }, { layer })
+  entry.gathered = of.rows * depth
+  return entry
+end
+
+-- Finds tables and products as M.surround of gen/command/whole.lua does it.
+function M.add(model, kernels, all, given)
+  local whole, prefix, cfg = model.whole, all[1].prefix, all[1].cfg
+  local made, width, list, tokens, products = whole.made, all[1].cfg.y_width, {}, {}, {}
+  model.read = {}
+  local function part(name, count, columns, shape)
+    model.read[prefix .. name] = true
+    return layers.part(model, prefix .. name, count, columns, host.type_size, shape and { shape = shape })
+  end
+  local function add(name, ...)
+    list[#list + 1] = { name = name, part = part(...) }
+    return list[#list]
+  end
+  for i, name in ipairs(made.tokens) do
+    tokens[i] = add("token" .. i, name, width)
+    tokens[i].token = true
+  end
+  local places = model.tensors[prefix .. made.places]
+  add("places", made.places, made.rows, width, places and #places.shape == 3 and { 1, made.rows, width } or nil)
+  local function add_norm(before, module)
+    add(before .. "gains", module .. ".weight", width)
+    add(before .. "biases", module .. ".bias", width)
+  end
+  if made.norm then add_norm("first_", made.norm) end
+  add_norm("", whole.last)
+  for i, of in ipairs(made.products) do products[i] = add_product(kernels, given, width, of, part) end
+  model.embeddings = { list = list, width = width, eps = cfg.layer_eps, last = true, biased = true, first_place = 0,
+                       types = 0, inputs = made, tokens = tokens, products = products }
+end
+
+return M

@@ -1,0 +1,125 @@
+-- Rows of encoders of images and of sound, as gen/model/whole_families.lua describes them.
+
+local activation = require "model.activation"
+
+local M = {}
+
+local LARGEST = 1 << 14 -- height or width of an image or a patch, and numbers of an axis
+
+-- A number of a field, of an axis of the input.
+local function size(c, name, default)
+  local value = c:int(name, default)
+  if value > LARGEST then c:fail(name, "%d is more than %d", value, LARGEST) end
+  return value
+end
+
+-- The height and the width that a field has: a number for both, or where there may be `lists` a list of the two.
+local function extents(c, name, default, lists)
+  if not lists or not c:is_list(name) then
+    local both = size(c, name, default)
+    return both, both
+  end
+  local list = c:counts(name, LARGEST)
+  if #list ~= 2 then c:fail(name, "must have 2 numbers, or be one") end
+  return list[1], list[2]
+end
+
+-- Of models of images, `inputs` of a row. `of` has
+--   patch, lists          the default of patch_size; whether sizes may have two numbers
+--   square                only squares have their positions as the file has them
+--   module, bias          of the projection of patches; whether it has one
+--   tokens, places, norm  as inputs has them
+local function images(of)
+  return function(c)
+    local channels, height, width = size(c, "num_channels", 3), extents(c, "image_size", 224, of.lists)
+    local patch_height, patch_width = extents(c, "patch_size", of.patch, of.lists)
+    local down, across = height // patch_height, width // patch_width
+    if down * across == 0 then c:fail("patch_size", "must be at most image_size") end
+    if of.square and height ~= width then
+      c:fail("image_size", "of other heights than widths has positions that are interpolated, which is not made")
+    end
+    local patches = down * across
+    return {
+      of = "an image", input = "pixels", template = "images", rows = #of.tokens + patches,
+      products = { { module = of.module, bias = of.bias, rows = patches,
+                     axes = { channels, patch_height, patch_width } } },
+      tokens = of.tokens, places = of.places, norm = of.norm,
+      values = { channels = channels, image_height = height, image_width = width, patches = patches, down = down,
+                 across = across, patch_height = patch_height, patch_width = patch_width,
+                 depth = channels * patch_height * patch_width } }
+  end
+end
+
+-- Norms in front of attention and of the feed-forward.
+local function pre_norm(eps, ffn, act, gate)
+  return { norm = "pre", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act, ffn_gate = gate }
+end
+
+-- ---- ViT, DeiT and DINOv2 ----
+
+local HEADS = { "^pooler%.", "^classifier%.", "^cls_classifier%.", "^distillation_classifier%.", "^decoder%.",
+                "mask_token$" }
+
+-- Their embeddings have the same names.
+local function embeddings(patch, tokens, square)
+  local full = {}
+  for i, token in ipairs(tokens) do full[i] = "embeddings." .. token end
+  return images { patch = patch, lists = true, square = square, module = "embeddings.patch_embeddings.projection",
+                  bias = true, tokens = full, places = "embeddings.position_embeddings" }
+end
+
+local function like_vit(kind, tokens)
+  return { types = { kind }, module = "attention", maps = { ["1"] = "intermediate.dense", ["2"] = "output.dense" },
+    norms = { "layernorm_before", "layernorm_after" }, last = "layernorm", left_out = HEADS,
+    harmless = "encoder_stride", inputs = embeddings(16, tokens),
+    keys = function(c)
+      return pre_norm(c:positive("layer_norm_eps", 1e-12), c:int("intermediate_size", 3072),
+        activation(c, "hidden_act", "gelu"))
+    end }
+end
+
+local dinov2 = { types = { "dinov2" }, module = "attention", norms = { "norm1", "norm2" }, last = "layernorm",
+                 gains = { gain1 = "layer_scale1.lambda1", gain2 = "layer_scale2.lambda1" }, left_out = HEADS,
+                 inputs = embeddings(14, { "cls_token" }, true),
+                 harmless = "apply_layernorm reshape_hidden_states out_features out_indices stage_names " ..
+                   "layerscale_value use_mask_token hidden_act intermediate_size" }
+
+local function is_gated(c) return c:flag("use_swiglu_ffn", false) end
+
+function dinov2.maps(c)
+  if not is_gated(c) then return { ["1"] = "mlp.fc1", ["2"] = "mlp.fc2" } end
+  return { ["1"] = { "mlp.weights_in", 0, 2 }, ["2"] = "mlp.weights_out", ["3"] = { "mlp.weights_in", 1, 2 } }
+end
+
+-- A gated feed-forward has two thirds of the width, a multiple of 8.
+function dinov2.keys(c)
+  local eps = c:positive("layer_norm_eps", 1e-6)
+  local wide = math.floor(c:int("hidden_size", 768) * c:positive("mlp_ratio", 4))
+  if is_gated(c) then return pre_norm(eps, (math.floor(wide * 2 / 3) + 7) // 8 * 8, "silu", true) end
+  return pre_norm(eps, wide, activation(c, "hidden_act", "gelu"))
+end
+
+-- ---- the towers of CLIP and SigLIP ----
+
+-- of: as of images; and the defaults of fields, eps and act.
+local function tower(kind, of)
+  of.module, of.places = "embeddings.patch_embedding", "embeddings.position_embedding.weight"
+  return { types = { kind }, module = "self_attn", maps = { ["1"] = "mlp.fc1", ["2"] = "mlp.fc2" },
+    norms = { "layer_norm1", "layer_norm2" }, last = "post_layernorm", left_out = { "^visual_projection%.", "^head%." },
+    inputs = images(of),
+    keys = function(c)
+      return pre_norm(c:positive("layer_norm_eps", of.eps), c:int("intermediate_size", 3072),
+        activation(c, "hidden_act", of.act))
+    end }
+end
+
+M.rows = {
+  like_vit("vit", { "cls_token" }),
+  like_vit("deit", { "cls_token", "distillation_token" }),
+  dinov2,
+  tower("clip_vision_model", { patch = 32, tokens = { "embeddings.class_embedding" }, norm = "pre_layrnorm", eps = 1e-5,
+                               act = "quick_gelu" }),
+  tower("siglip_vision_model", { patch = 16, bias = true, tokens = {}, eps = 1e-6, act = "gelu_pytorch_tanh" }),
+}
+
+return M

@@ -1,0 +1,196 @@
+"""`mhagen model --whole` of encoders of images: from pixels to rows, against transformers."""
+import ctypes
+import random
+import subprocess
+
+import pytest
+
+from reference_lib import aligned, drawn_isa
+from tools import MHAGEN, in_turn, run, seed_of
+from whole_lib import Whole, edited, torch, written
+
+SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80, "image_size": 23,
+         "patch_size": 5, "num_channels": 3}
+# what a config is besides; the class that writes it
+MODELS = {
+    "vit": ({}, "ViTModel"),
+    "vit, of a rectangle": ({"image_size": [20, 31], "patch_size": [4, 7], "qkv_bias": False}, "ViTModel"),
+    "vit, that classifies": ({"hidden_act": "gelu_new", "layer_norm_eps": 1e-6}, "ViTForImageClassification"),
+    "vit, of images masked": ({}, "ViTForMaskedImageModeling"),
+    "deit": ({}, "DeiTModel"),
+    "deit, with a teacher": ({"hidden_act": "relu"}, "DeiTForImageClassificationWithTeacher"),
+    "dinov2": ({"mlp_ratio": 2}, "Dinov2Model"),
+    "dinov2, with gates": ({"use_swiglu_ffn": True, "qkv_bias": False}, "Dinov2ForImageClassification"),
+    "dinov2, without a mask": ({"use_mask_token": False, "layer_norm_eps": 1e-4}, "Dinov2Model"),
+    "clip_vision_model": ({}, "CLIPVisionModel"),
+    "clip_vision_model, projected": ({"hidden_act": "gelu"}, "CLIPVisionModelWithProjection"),
+    "siglip_vision_model": ({}, "SiglipVisionModel"),
+    "siglip_vision_model, without a head": ({"vision_use_head": False, "hidden_act": "gelu"}, "SiglipVisionModel"),
+}
+
+
+class Args(ctypes.Structure):
+    _fields_ = [("pixels", ctypes.c_void_p), ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
+                ("pool", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p)]
+
+
+class Encoder(Whole):
+    def run(self, pixels, pool=None, /, **changes):
+        """The status, rows and the mean of those of patches."""
+        pixels = pixels.contiguous()
+        rows, mean = (torch.full(shape, float("nan")) for shape in ((self.sizes["ROWS"], self.sizes["WIDTH"]),
+                                                                   (self.sizes["WIDTH"],)))
+        ctypes.memset(self.workspace_at, 0xFF, self.sizes["WORKSPACE_BYTES"])
+        args = Args(**{"pixels": pixels.data_ptr(), "packed": self.packed_at, "workspace": self.workspace_at,
+                       "pool": pool, "rows": rows.data_ptr(), "mean": mean.data_ptr(), **changes})
+        return self.library.model_run(ctypes.byref(args)), rows, mean
+
+
+def drawn(name):
+    """Sizes of a model: lanes and patches need not divide anything."""
+    draw = random.Random(seed_of(name))
+    heads, patch = draw.randint(1, 4), draw.randint(1, 7)
+    return {"num_attention_heads": heads, "hidden_size": heads * draw.choice([4, 10, 16]),
+            "num_hidden_layers": draw.randint(1, 4), "intermediate_size": draw.randint(1, 100), "patch_size": patch,
+            "image_size": draw.randint(patch, 40), "num_channels": draw.choice([1, 3])}
+
+
+def model_of(name, folder, **changed):
+    """A model with drawn weights, and its folder."""
+    more, cls = MODELS[name]
+    return written(name.split(",")[0], cls, folder, **{**SIZES, **changed, **more}).base_model
+
+
+def image_of(model):
+    config = model.config
+    sizes = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
+    return torch.randn(1, config.num_channels, *sizes)
+
+
+def rows_of(model, image):
+    """The last hidden states, after the last norm."""
+    rows = model(image).last_hidden_state[0]
+    return model.post_layernorm(rows) if model.config.model_type == "clip_vision_model" else rows
+
+
+def near(found, right, part=1e-4):
+    return (found - right).abs().max() <= part * right.abs().max()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", in_turn(list(MODELS), "whole images", count=5))
+def test_models(name, tmp_path):
+    model = model_of(name, tmp_path / "model", **drawn(name))
+    whole, image = Encoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}"), image_of(model)
+    right = rows_of(model, image)
+    status, rows, mean = whole.run(image)
+    assert status == 0 and rows.shape == right.shape and near(rows, right)
+    tokens = whole.sizes["TOKENS"]
+    assert tokens == {"deit": 2, "siglip_vision_model": 0}.get(name.split(",")[0], 1)
+    assert near(mean, right[tokens:].mean(0))
+    assert list(image.shape[1:]) == [whole.sizes[key] for key in ("CHANNELS", "IMAGE_HEIGHT", "IMAGE_WIDTH")]
+
+
+@pytest.fixture(scope="module")
+def deit(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("deit") / "model"
+    return model_of("deit, with a teacher", folder), folder
+
+
+@torch.no_grad()
+def test_number_types_and_members(deit, tmp_path):
+    """Shorter types are as near as their kernels are; each CPU takes the weights of its member."""
+    model, folder = deit
+    image = image_of(model)
+    right = rows_of(model, image)
+    for number, (keys, part) in enumerate({("isa=scalar", "dtype=bf16"): 5e-2,
+                                           ("isa=scalar+avx2",): 1e-4,
+                                           ("isa=scalar", "weight_dtype=int8"): 5e-2}.items()):
+        status, rows, _ = Encoder(folder, tmp_path / str(number), *keys).run(image)
+        assert status == 0 and near(rows, right, part)
+
+
+def test_pools(deit, tmp_path):
+    """The same bits on any number of threads, and whatever the run before did; results that are not asked for are not
+    written."""
+    model, folder = deit
+    whole, image = Encoder(folder, tmp_path / "out", "isa=scalar"), image_of(model)
+    create, destroy = whole.library.mhagen_pool_create, whole.library.mhagen_pool_destroy
+    create.restype, destroy.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    _, rows, mean = whole.run(image)
+    whole.run(image.flip(3))
+    for threads in 2, 3:
+        pool = create(ctypes.c_int(threads))
+        status, others, _ = whole.run(image, pool)
+        destroy(pool)
+        assert status == 0 and torch.equal(others, rows)
+    _, others, left = whole.run(image, mean=None)
+    assert torch.equal(others, rows) and left.isnan().all()
+    _, left, others = whole.run(image, rows=None)
+    assert torch.equal(others, mean) and left.isnan().all()
+
+
+def test_what_is_wrong(deit, tmp_path):
+    model, folder = deit
+    whole, image = Encoder(folder, tmp_path / "out", "isa=scalar"), image_of(model)
+    null, align, packed = 1, 2, 8
+    size = whole.sizes["PACKED_BYTES"]
+    assert whole.check(size) == 0 and whole.run(image)[0] == 0
+    for changes, status in [({"pixels": None}, null), ({"packed": None}, null), ({"workspace": None}, null),
+                            ({"packed": whole.packed_at + 4}, align), ({"workspace": whole.workspace_at + 4}, align),
+                            ({"packed": aligned(size)[1]}, packed)]:
+        found, rows, mean = whole.run(image, **changes)
+        assert found == status and rows.isnan().all() and mean.isnan().all()
+    ctypes.memset(whole.packed_at + size - 4, 0x55, 1)
+    assert whole.check(size) == packed
+
+
+def test_what_is_left_out(tmp_path):
+    """Names of modules, or of the only tensor of one that is not used."""
+    model_of("vit, of images masked", tmp_path / "vit")
+    assert "  left out: decoder, embeddings.mask_token\n" in run(
+        MHAGEN, "model", tmp_path / "vit", "--whole", "isa=scalar", "-o", tmp_path / "out")
+    model_of("siglip_vision_model", tmp_path / "siglip")
+    text = run(MHAGEN, "model", tmp_path / "siglip", "--whole", "isa=scalar", "-o", tmp_path / "out")
+    assert "  left out: head\n" in text and "no layer" not in text
+
+
+@pytest.mark.parametrize("name, fields, keys, said", [
+    ("vit", {}, "seq=17", "seq = 17: is the model's own: an image makes 17 rows"),
+    ("vit", {}, "seq=8,17", "seq = 8,17: is the model's own: an image makes 17 rows"),
+    ("vit", {}, "batch=2", "batch = 2: is the model's own with --whole, or is not made with it"),
+    ("vit", {}, "seq_kv=17", "seq_kv = 17: is the model's own with --whole"),
+    ("vit", {"image_size": 33}, "", "embeddings.position_embeddings: its shape is [1, 17, 48], and by the config it"),
+    ("vit", {"patch_size": 4, "image_size": 16}, "", "its shape is [48, 3, 5, 5], and by the config it must be [48, 3, 4, 4]"),
+    ("vit", {"num_channels": 1}, "", "its shape is [48, 3, 5, 5], and by the config it must be [48, 1, 5, 5]"),
+    ("vit", {"patch_size": 24}, "", "patch_size: must be at most image_size"),
+    ("vit", {"image_size": [23, 23, 3]}, "", "image_size: must have 2 numbers, or be one"),
+    ("vit", {"image_size": 1 << 20}, "", "image_size: 1048576 is more than 16384"),
+    ("vit", {"hidden_act": "tanh"}, "", "hidden_act: tanh is no activation function of a kernel"),
+    ("vit", {"use_mean_pooling": True}, "", "use_mean_pooling = true: may change the model, and is not read"),
+    ("dinov2", {"image_size": [23, 24]}, "", "image_size: of other heights than widths has positions that are inter"),
+    ("clip_vision_model", {"image_size": [23, 23]}, "", "image_size: it must be a number from 1 on"),
+    ("dinov2", {"model_type": "dinov2_with_registers"}, "", "--whole does not know type dinov2_with_registers"),
+])
+def test_refusals(name, fields, keys, said, tmp_path):
+    model_of(name, tmp_path / "own")
+    folder = edited(tmp_path / "own", tmp_path / "model", **fields)
+    result = subprocess.run([MHAGEN, "model", folder, "--whole", "-o", tmp_path / "out", "isa=scalar", *keys.split()],
+                            text=True, capture_output=True)
+    assert result.returncode == 2 and said in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name, change, said", [
+    ("vit", lambda all: {**all, "embeddings.norm.weight": torch.ones(3)}, "tensor embeddings.norm.weight: may change"),
+    ("deit", lambda all: {key: x for key, x in all.items() if "distillation" not in key},
+     "tensor embeddings.distillation_token is missing"),
+    ("clip_vision_model", lambda all: {**all, "embeddings.patch_embedding.bias": torch.ones(48)},
+     "tensor embeddings.patch_embedding.bias: may change"),
+])
+def test_refused_tensors(name, change, said, tmp_path):
+    model_of(name, tmp_path / "own")
+    folder = edited(tmp_path / "own", tmp_path / "model", change)
+    result = subprocess.run([MHAGEN, "model", folder, "--whole", "isa=scalar", "-o", tmp_path / "out"], text=True,
+                            capture_output=True)
+    assert result.returncode == 2 and said in result.stderr and not (tmp_path / "out").exists()
