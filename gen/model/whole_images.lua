@@ -113,6 +113,33 @@ local function tower(kind, of)
     end }
 end
 
+-- ---- the encoder of Whisper ----
+
+-- Two convolutions of three frames each; the second takes every other one.
+local function sound(c)
+  local bins, rows = size(c, "num_mel_bins", 80), size(c, "max_source_positions", 1500)
+  local width = size(c, "d_model", 384)
+  return {
+    of = "a sound", input = "features", template = "sound", rows = rows,
+    products = { { module = "encoder.conv1", bias = true, rows = 2 * rows, axes = { bins, 3 } },
+                 { module = "encoder.conv2", bias = true, rows = rows, axes = { width, 3 } } },
+    tokens = {}, places = "encoder.embed_positions.weight", values = { bins = bins, frames = 2 * rows } }
+end
+
+local EPS_OF_WHISPER = 1e-5 -- its class has no field for it
+
+local whisper = {
+  types = { "whisper" }, stacks = 1, module = "self_attn", maps = { ["1"] = "fc1", ["2"] = "fc2" },
+  norms = { "self_attn_layer_norm", "final_layer_norm" }, last = "encoder.layer_norm", inputs = sound,
+  left_out = { "^decoder%.", "^proj_out%.", "^projector%.", "^classifier%.", "^layer_weights$" },
+  -- those of the decoder, of training, and of what chooses or classifies tokens
+  harmless = "decoder_layers decoder_ffn_dim vocab_size max_target_positions suppress_tokens begin_suppress_tokens " ..
+    "forced_decoder_ids init_std classifier_proj_size use_weighted_layer_sum median_filter_width apply_spec_augment " ..
+    "is_encoder_decoder max_length num_hidden_layers",
+  keys = function(c)
+    return pre_norm(EPS_OF_WHISPER, c:int("encoder_ffn_dim", 1536), activation(c, "activation_function", "gelu"))
+  end }
+
 M.rows = {
   like_vit("vit", { "cls_token" }),
   like_vit("deit", { "cls_token", "distillation_token" }),
@@ -120,6 +147,7 @@ M.rows = {
   tower("clip_vision_model", { patch = 32, tokens = { "embeddings.class_embedding" }, norm = "pre_layrnorm", eps = 1e-5,
                                act = "quick_gelu" }),
   tower("siglip_vision_model", { patch = 16, bias = true, tokens = {}, eps = 1e-6, act = "gelu_pytorch_tanh" }),
+  whisper,
 }
 
 return M

@@ -1,4 +1,4 @@
-"""`mhagen model --whole` of encoders of images: from pixels to rows, against transformers."""
+"""`mhagen model --whole` of encoders of images and of sound: from pixels or features to rows, against transformers."""
 import ctypes
 import random
 import subprocess
@@ -11,6 +11,11 @@ from whole_lib import Whole, edited, torch, written
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80, "image_size": 23,
          "patch_size": 5, "num_channels": 3}
+WHISPER = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers", "num_channels": "num_mel_bins",
+           "num_attention_heads": "encoder_attention_heads", "intermediate_size": "encoder_ffn_dim",
+           "image_size": "max_source_positions"}
+OF_DECODER = {"decoder_layers": 1, "decoder_attention_heads": 1, "decoder_ffn_dim": 8, "vocab_size": 60,
+              "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 # what a config is besides; the class that writes it
 MODELS = {
     "vit": ({}, "ViTModel"),
@@ -26,22 +31,26 @@ MODELS = {
     "clip_vision_model, projected": ({"hidden_act": "gelu"}, "CLIPVisionModelWithProjection"),
     "siglip_vision_model": ({}, "SiglipVisionModel"),
     "siglip_vision_model, without a head": ({"vision_use_head": False, "hidden_act": "gelu"}, "SiglipVisionModel"),
+    "whisper": ({}, "WhisperModel"),
+    "whisper, that writes": ({"activation_function": "relu", "scale_embedding": True},
+                             "WhisperForConditionalGeneration"),
+    "whisper, that classifies": ({"use_weighted_layer_sum": True}, "WhisperForAudioClassification"),
 }
 
 
 class Args(ctypes.Structure):
-    _fields_ = [("pixels", ctypes.c_void_p), ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
+    _fields_ = [("input", ctypes.c_void_p), ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
                 ("pool", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p)]
 
 
 class Encoder(Whole):
     def run(self, pixels, pool=None, /, **changes):
-        """The status, rows and the mean of those of patches."""
+        """The status, rows and the mean of those of patches or frames."""
         pixels = pixels.contiguous()
         rows, mean = (torch.full(shape, float("nan")) for shape in ((self.sizes["ROWS"], self.sizes["WIDTH"]),
                                                                    (self.sizes["WIDTH"],)))
         ctypes.memset(self.workspace_at, 0xFF, self.sizes["WORKSPACE_BYTES"])
-        args = Args(**{"pixels": pixels.data_ptr(), "packed": self.packed_at, "workspace": self.workspace_at,
+        args = Args(**{"input": pixels.data_ptr(), "packed": self.packed_at, "workspace": self.workspace_at,
                        "pool": pool, "rows": rows.data_ptr(), "mean": mean.data_ptr(), **changes})
         return self.library.model_run(ctypes.byref(args)), rows, mean
 
@@ -57,19 +66,25 @@ def drawn(name):
 
 def model_of(name, folder, **changed):
     """A model with drawn weights, and its folder."""
-    more, cls = MODELS[name]
-    return written(name.split(",")[0], cls, folder, **{**SIZES, **changed, **more}).base_model
+    (more, cls), kind, sizes = MODELS[name], name.split(",")[0], {**SIZES, **changed}
+    if kind == "whisper":
+        sizes = {**OF_DECODER, **{WHISPER[key]: value for key, value in sizes.items() if key in WHISPER}}
+    model = written(kind, cls, folder, **{**sizes, **more})
+    return model.encoder if cls == "WhisperForAudioClassification" else model.base_model
 
 
 def image_of(model):
     config = model.config
+    if config.model_type == "whisper":
+        return torch.randn(1, config.num_mel_bins, 2 * config.max_source_positions)
     sizes = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
     return torch.randn(1, config.num_channels, *sizes)
 
 
 def rows_of(model, image):
     """The last hidden states, after the last norm."""
-    rows = model(image).last_hidden_state[0]
+    of_whisper = model.config.model_type == "whisper"
+    rows = (getattr(model, "encoder", model) if of_whisper else model)(image).last_hidden_state[0]
     return model.post_layernorm(rows) if model.config.model_type == "clip_vision_model" else rows
 
 
@@ -85,10 +100,20 @@ def test_models(name, tmp_path):
     right = rows_of(model, image)
     status, rows, mean = whole.run(image)
     assert status == 0 and rows.shape == right.shape and near(rows, right)
-    tokens = whole.sizes["TOKENS"]
-    assert tokens == {"deit": 2, "siglip_vision_model": 0}.get(name.split(",")[0], 1)
-    assert near(mean, right[tokens:].mean(0))
-    assert list(image.shape[1:]) == [whole.sizes[key] for key in ("CHANNELS", "IMAGE_HEIGHT", "IMAGE_WIDTH")]
+    tokens = {"deit": 2, "siglip_vision_model": 0, "whisper": 0}.get(name.split(",")[0], 1)
+    assert whole.sizes.get("TOKENS", 0) == tokens and near(mean, right[tokens:].mean(0))
+    names = ["BINS", "FRAMES"] if image.dim() == 3 else ["CHANNELS", "IMAGE_HEIGHT", "IMAGE_WIDTH"]
+    assert list(image.shape[1:]) == [whole.sizes[key] for key in names]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bins, frames", [(1, 1), (80, 1), (3, 2), (80, 37)])
+def test_sounds(bins, frames, tmp_path):
+    """Frames at the ends have neighbours of zeros, also where they are the only ones."""
+    model = model_of("whisper", tmp_path / "model", num_channels=bins, image_size=frames, num_hidden_layers=1)
+    whole, features = Encoder(tmp_path / "model", tmp_path / "out", "isa=scalar+avx2"), image_of(model)
+    status, rows, _ = whole.run(features)
+    assert status == 0 and near(rows, rows_of(model, features))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +161,7 @@ def test_what_is_wrong(deit, tmp_path):
     null, align, packed = 1, 2, 8
     size = whole.sizes["PACKED_BYTES"]
     assert whole.check(size) == 0 and whole.run(image)[0] == 0
-    for changes, status in [({"pixels": None}, null), ({"packed": None}, null), ({"workspace": None}, null),
+    for changes, status in [({"input": None}, null), ({"packed": None}, null), ({"workspace": None}, null),
                             ({"packed": whole.packed_at + 4}, align), ({"workspace": whole.workspace_at + 4}, align),
                             ({"packed": aligned(size)[1]}, packed)]:
         found, rows, mean = whole.run(image, **changes)
@@ -161,13 +186,17 @@ def test_what_is_left_out(tmp_path):
     ("vit", {}, "batch=2", "batch = 2: is the model's own with --whole, or is not made with it"),
     ("vit", {}, "seq_kv=17", "seq_kv = 17: is the model's own with --whole"),
     ("vit", {"image_size": 33}, "", "embeddings.position_embeddings: its shape is [1, 17, 48], and by the config it"),
-    ("vit", {"patch_size": 4, "image_size": 16}, "", "its shape is [48, 3, 5, 5], and by the config it must be [48, 3, 4, 4]"),
+    ("vit", {"patch_size": 4, "image_size": 16}, "", "its shape is [48, 3, 5, 5], and by the config it must be [48, 3, 4"),
     ("vit", {"num_channels": 1}, "", "its shape is [48, 3, 5, 5], and by the config it must be [48, 1, 5, 5]"),
     ("vit", {"patch_size": 24}, "", "patch_size: must be at most image_size"),
     ("vit", {"image_size": [23, 23, 3]}, "", "image_size: must have 2 numbers, or be one"),
     ("vit", {"image_size": 1 << 20}, "", "image_size: 1048576 is more than 16384"),
     ("vit", {"hidden_act": "tanh"}, "", "hidden_act: tanh is no activation function of a kernel"),
     ("vit", {"use_mean_pooling": True}, "", "use_mean_pooling = true: may change the model, and is not read"),
+    ("whisper", {}, "seq=23", "seq = 23: is the model's own: a sound makes 23 rows"),
+    ("whisper", {"max_source_positions": 24}, "", "encoder.embed_positions.weight: its shape is [23, 48], and by the"),
+    ("whisper", {"num_mel_bins": 80}, "", "encoder.conv1.weight: its shape is [48, 3, 3], and by the config it must be"),
+    ("whisper", {"encoder_norm": "rms"}, "", "encoder_norm = rms: may change the model"),
     ("dinov2", {"image_size": [23, 24]}, "", "image_size: of other heights than widths has positions that are inter"),
     ("clip_vision_model", {"image_size": [23, 23]}, "", "image_size: it must be a number from 1 on"),
     ("dinov2", {"model_type": "dinov2_with_registers"}, "", "--whole does not know type dinov2_with_registers"),
