@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from reference_lib import aligned, drawn_isa
-from tools import MHAGEN, in_turn, run, seed_of
+from tools import MHAGEN, ROOT, in_turn, run, seed_of
 from whole_lib import Whole, edited, torch, written
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80, "image_size": 23,
@@ -168,6 +168,27 @@ def test_what_is_wrong(deit, tmp_path):
         assert found == status and rows.isnan().all() and mean.isnan().all()
     ctypes.memset(whole.packed_at + size - 4, 0x55, 1)
     assert whole.check(size) == packed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", in_turn(["vit", "siglip_vision_model"], "examples/look"))
+def test_example(name, tmp_path):
+    """examples/look compiles as its head says, and ranks as the model does."""
+    model = model_of(name, tmp_path / "model")
+    run(MHAGEN, "model", tmp_path / "model", "--whole", "isa=scalar", "-o", tmp_path / "out")
+    run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-I", tmp_path / "out", ROOT / "examples/look/look.c",
+        *tmp_path.glob("out/*.c"), "-lm", "-lpthread", "-o", tmp_path / "look")
+    words, images = [tmp_path / "look", tmp_path / "out/model.packed"], [image_of(model) for _ in range(3)]
+    rows = [rows_of(model, image) for image in images]
+    vectors = [x[0] if name == "vit" else x.mean(0) for x in rows]
+    data = b"".join(image.numpy().tobytes() for image in images)
+    found = subprocess.run(words, input=data, capture_output=True, check=True).stdout.split()
+    right = [float(torch.cosine_similarity(vectors[0], vector, dim=0)) for vector in vectors]
+    assert [float(x) for x in found] == pytest.approx(right, abs=1e-5)
+    result = subprocess.run(words, input=data[:-4], capture_output=True)
+    assert result.returncode == 1 and b"the last image has 1586 of 1587 numbers" in result.stderr
+    result = subprocess.run(words[:1], capture_output=True)
+    assert result.returncode == 2 and result.stderr.startswith(b"usage: ")
 
 
 def test_what_is_left_out(tmp_path):
