@@ -79,7 +79,7 @@ local function layers_of(model, args, given)
   local all = {}
   model.left = not args.whole and left or {} -- of a whole model other lines say what is left out
   for _, layer in ipairs(found) do
-    if not args.only or layer.name:find(args.only, 1, true) then all[#all + 1] = layer end
+    if not args.only or args.whole or layer.name:find(args.only, 1, true) then all[#all + 1] = layer end
   end
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
   if args.onnxruntime then onnxruntime.add_keys(model, all, given)

@@ -16,6 +16,7 @@ local options = require "options.init"
 local packed_file = require "command.packed_file"
 local weights = require "command.weights"
 local whole_inputs = require "command.whole_inputs"
+local whole_part = require "command.whole_part"
 local whole_product = require "command.whole_product"
 local whole_text = require "model.whole_text"
 local wording = require "base.wording"
@@ -25,7 +26,7 @@ local M = {}
 -- ---- what is asked for ----
 
 -- Options that take layers out of a model, or write other files.
-local OTHERS = { "only", "onnxruntime", "values" }
+local OTHERS = { "onnxruntime", "values" }
 
 -- Keys that may be given: all others would change what the model computes, or how rows lie.
 local KEYS = { isa = true, seq = true, dtype = true, attend_dtype = true, sum_dtype = true, weight_dtype = true,
@@ -52,6 +53,7 @@ function M.begin(model, args)
   if model.graph then
     error({ message = model.path .. ": --whole reads folders of transformers, and GGUF files" }, 0)
   end
+  whole_part.take(model, args.only)
   local rows = model.rows == gguf_families and families.gguf or families.rows
   local row, known = family_rows.find(rows, model.type)
   if not row then

@@ -46,7 +46,7 @@ local function stacks_of(row, c)
 end
 
 -- The fields of a part.
-local function fields_of(part, c)
+function M.fields_of(part, c)
   for _, name in ipairs(part.within) do
     local object = c:object(name)
     if object then return object end
@@ -57,7 +57,7 @@ end
 
 -- Adds a part to what a row of parts has.
 local function add_part(rows, part, c, whole)
-  local own = fields_of(part, c)
+  local own = M.fields_of(part, c)
   local row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of, true)
   if not row and part.optional then
     own.absent = true

@@ -33,7 +33,8 @@ local HARMLESS_TO_WHOLE = {
   "^model_type$", "^use_cache$", "^_", "^classifier_", "^tokenizer_class$", "^return_dict$", "^finetuning_task$",
   "^task_specific_params$", "^chunk_size_feed_forward$", "^gradient_checkpointing$", "^tie_", "^summary_",
   "^num_labels$", "^torchscript$", "^model_max_length$", "^pooler_", "^name$", "^language$", "^sentence_transformers$",
-  "^projection_",
+  "^projection_", "^max_length$", "^min_length$", "^num_beam", "^num_return_sequences$", "_penalty$", "_ngram_size$",
+  "^temperature$", "^top_[kp]$", "^typical_p$",
 }
 
 -- false says that there is nothing of its name, but for these, which models have by default.
@@ -119,6 +120,7 @@ local BUFFERS_OF_WHOLE = { "position_ids$", "token_type_ids$" } -- numbers that 
 -- Tensors of a whole model that nobody reads. A second list has the modules that are left out, and tensors of others.
 local function tensors_of_whole(model, all)
   local read, found, without, seen, in_use = read_of(model, all), {}, {}, {}, {}
+  for module in pairs(model.apart or {}) do without[#without + 1] = module end
   local prefix = all[1].prefix
   local function name_of(full) return full:sub(1, #prefix) == prefix and full:sub(#prefix + 1) or full end
   for full in pairs(read) do in_use[name_of(full):match "^[^.]*"] = true end

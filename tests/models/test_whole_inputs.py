@@ -1,12 +1,15 @@
 """`mhagen model --whole` of encoders of images and of sound: from pixels or features to rows, against transformers."""
 import ctypes
+import json
 import random
+import re
 import subprocess
 
 import pytest
 
 from reference_lib import aligned, drawn_isa
 from tools import MHAGEN, ROOT, in_turn, run, seed_of
+from test_whole import Args as OfTexts
 from whole_lib import Whole, edited, torch, written
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80, "image_size": 23,
@@ -168,6 +171,40 @@ def test_what_is_wrong(deit, tmp_path):
         assert found == status and rows.isnan().all() and mean.isnan().all()
     ctypes.memset(whole.packed_at + size - 4, 0x55, 1)
     assert whole.check(size) == packed
+
+
+# Fields that configs of parts had when versions of transformers wrote all of them.
+OF_OLD = {"max_length": 20, "min_length": 0, "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1,
+          "diversity_penalty": 0.0, "length_penalty": 1.0, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
+          "encoder_no_repeat_ngram_size": 0, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "typical_p": 1.0,
+          "chunk_size_feed_forward": 0, "id2label": {"0": "LABEL_0"}, "do_sample": False, "pruned_heads": {}}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind, cls", [("clip", "CLIPModel"), ("siglip", "SiglipModel")])
+def test_parts(kind, cls, tmp_path):
+    """Of a model of texts and images, --only names the part."""
+    vision = {**SIZES, "num_hidden_layers": 1}
+    text = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+            "vocab_size": 60, "max_position_embeddings": 9, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = written(kind, cls, tmp_path / "own", text_config=text, vision_config=vision)
+    both = json.loads((tmp_path / "own/config.json").read_text())
+    folder = edited(tmp_path / "own", tmp_path / "model", vision_config={**both["vision_config"], **OF_OLD})
+    whole, image = Encoder(folder, tmp_path / "vision", "isa=scalar", "--only", "vision"), image_of(model.vision_model)
+    status, rows, _ = whole.run(image)
+    assert status == 0 and near(rows, rows_of(model.vision_model, image))
+    assert re.search("  left out: .*logit_scale.*, text_model", whole.text)
+    whole = Encoder(folder, tmp_path / "text", "isa=scalar", "seq=5", "--only", "text")
+    assert whole.sizes["VOCABULARY"] == 60 and re.search("  left out: .*vision_model", whole.text)
+    rows, ids = torch.empty(3, 32), torch.tensor([[9, 3, 4]], dtype=torch.int32)
+    args = OfTexts(ids.data_ptr(), None, 3, whole.packed_at, whole.workspace_at, None, rows.data_ptr(), None)
+    assert whole.library.model_run(ctypes.byref(args)) == 0
+    assert near(rows, model.text_model(ids).last_hidden_state[0])
+    for more in [], ["--only", "model"], ["--only", "image"]:
+        result = subprocess.run([MHAGEN, "model", folder, "--whole", "isa=scalar", "-o", tmp_path / "out", *more],
+                                text=True, capture_output=True)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1 and \
+            f"a part of type {kind}: --only text_model, or --only vision_model" in result.stderr
 
 
 @torch.no_grad()
