@@ -159,26 +159,15 @@ local OF_PRODUCTS = { "isa", "cpu", "dtype", "weight_dtype", "group", "sum_dtype
 
 local OF_IDS = 64 -- a part has a multiple of so many ids, so that tiles are full
 
--- The heads of a kernel whose values are a row of so many numbers, and how many each has.
-local function heads_of(width)
-  for h = 1, options.list.h.max do
-    if width % h == 0 and width // h <= options.list.dv.max then return h, width // h end
-  end
-  error({ message = ("--whole: rows of %d numbers have no kernel for the head"):format(width) }, 0)
-end
-
 -- Adds the kernel that makes scores of all ids, of a row and the head: { cfg, layers, ids = those of a layer, parts,
--- number }. It has a single key. So its attention weight is 1, and Wo is multiplied by the row that is given as its
--- value. There is a layer for some of the ids; the last ones may be in two.
+-- number }. There is a layer for some of the ids; the last ones may be in two.
 function M.add_head(model, kernels, given)
   local embeddings = model.embeddings
   if not embeddings.head then return end
   local count, width = embeddings.vocabulary, embeddings.width
   local parts = -(-count // options.list.y_width.max)
   local ids = math.min(count, -(-count // parts // OF_IDS) * OF_IDS)
-  local h, dv = heads_of(width)
-  local words = { "attention=cross", "project=o", "dk=1", "seq=1", "seq_kv=1", "attend_dtype=f32", "h=" .. h,
-                  "d_model=" .. h, "dv=" .. dv, "y_width=" .. ids }
+  local words = { "attention=none", "seq=1", "d_model=" .. width, "y_width=" .. ids }
   for _, key in ipairs(OF_PRODUCTS) do words[#words + 1] = given[key] and ("%s=%s"):format(key, given[key]) end
   local entry = { cfg = kernel.load_config(words), layers = {}, ids = ids, parts = parts, number = #kernels }
   for i = 1, parts do

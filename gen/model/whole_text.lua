@@ -69,7 +69,6 @@ local function add_parts(values, embeddings, tables)
   if scores then
     values.head_kernel, values.head_ids, values.head_parts = tostring(scores.number), tostring(scores.ids),
       tostring(scores.parts)
-    values.heads = tostring(scores.cfg.h)
   end
   values.logits = part(values, scores, "whole_logits.c.in")
   values.logits_call = part(values, scores, "whole_logits_call.c.in")
