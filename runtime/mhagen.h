@@ -150,7 +150,8 @@ typedef struct mhagen_weights {
   const float *norm1b, *norm2b; /* gains of the norms of the outputs of attention and the
                                    feed-forward (norm = sandwich): [y_width]; null: ones */
   const float *gain1, *gain2; /* layer scale: gains of the outputs of attention (with residual) and
-                                 the feed-forward, before they are added; [y_width]; null: ones */
+                                 the feed-forward, before they are added; [y_width]; null: ones;
+                                 gain1 is not there with an out_act */
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
@@ -242,6 +243,8 @@ enum {
 #define MHAGEN_FFN ((uint64_t)1 << 34)      /* a feed-forward follows y: z = y + ffn(y) */
 #define MHAGEN_FFN_GATE ((uint64_t)1 << 35) /* it has w3, and computes act(x w1) * (x w3) */
 #define MHAGEN_PARALLEL ((uint64_t)1 << 36) /* it reads what attention reads, norm1(x) */
+#define MHAGEN_NO_ATTENTION ((uint64_t)1 << 37) /* y is x wo + bo: h is 1, dk the width of x */
+#define MHAGEN_OUT_ACT ((uint64_t)1 << 38) /* of which an activation function is taken, out_act */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,
@@ -250,7 +253,7 @@ enum { /* what args->scores are */
   MHAGEN_SCORES_MASKED  /* with all that is added, and -INFINITY where a row does not see a key */
 };
 
-enum { /* the activation function of the feed-forward; with P(x) the normal distribution's */
+enum { /* an activation function; with P(x) the normal distribution's */
   MHAGEN_ACT_GELU,       /* x P(x) */
   MHAGEN_ACT_GELU_TANH,  /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
   MHAGEN_ACT_QUICK_GELU, /* x / (1 + exp(-1.702 x)) */
@@ -371,6 +374,7 @@ typedef struct mhagen_kernel {
   double layer_eps; /* of the same norm */
   int ffn;          /* the width of the feed-forward after y; 0: there is none */
   int ffn_act;      /* its activation function, MHAGEN_ACT_.. */
+  int out_act;      /* that of y, where the options say so */
 } mhagen_kernel;
 
 /* A bundle is a multi-versioned kernel: it has kernels for different CPUs, and the functions of one

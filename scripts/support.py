@@ -39,6 +39,8 @@ FEATURES = [
     ("layer", "a feed-forward behind attention, with or without a gate",
      "ffn ffn_act=gelu_tanh ffn_act=quick_gelu ffn_act=relu ffn_act=relu2 ffn_act=silu ffn_gate"),
     ("layer", "a feed-forward beside attention (GPT-J, Phi)", "parallel"),
+    ("layer", "a product alone, with an activation function: patches of images, heads, poolers",
+     "attention=none out_act=gelu out_act=relu out_act=silu"),
     ("scores", "a scale of your own", "scale"),
     ("scores", "a softcap (Gemma 2)", "softcap"),
     ("scores", "sinks (gpt-oss)", "sink"),
@@ -91,7 +93,8 @@ def configs():
 def is_drawn(row, value):
     """Whether tests/fuzz.py draws a key with this value, or with any where it is none."""
     draw = row.get("draw")
-    return draw is not None and (value is None or value in draw.get("of", row.get("choices", ())))
+    values = draw and [*draw.get("of", row.get("choices", ())), *draw.get("apart", ())]
+    return draw is not None and (value is None or value in values)
 
 
 def tested(part, rows, fixed):

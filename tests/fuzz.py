@@ -50,7 +50,8 @@ def share(config):
 
 
 def flops(config):
-    h, d, dk, n = (config[key] for key in ("h", "d_model", "dk", "seq"))
+    d, n = config["d_model"], config["seq"]
+    h, dk = config.get("h", 1), config.get("dk", d)
     d = max(d, *(config.get(key, d) for key in ("k_width", "v_width", "y_width")))
     dv, m, batch = config.get("dv", dk), config.get("seq_kv", n), config.get("batch", 1)
     runs = 1 + m / n if config.get("cache") == "append" else 1  # that fill the cache
@@ -118,6 +119,15 @@ def effective(config, rows):
     return config
 
 
+def alone(config, rows):
+    """Without the keys that the value of another one leaves no room for."""
+    for row in rows:
+        names = row.get("only", {}).get(config.get(row["key"]))
+        if names:
+            config = {key: value for key, value in config.items() if key in names.split()}
+    return config
+
+
 DRAWN = 8e6  # flops of a config that is drawn, at most
 
 
@@ -134,10 +144,15 @@ def random_config(rng, rows):
                 value = draw_value(rng, row, config, tiny)
                 if value != row.get("default"):
                     config[row["key"]] = value
+            for value, chance in draw.get("apart", {}).items():
+                if rng.random() < chance:
+                    config[row["key"]] = value
+        config = alone(config, rows)
         while broken := [row["key"] for row in rows if row["key"] in config and breaks_rule(row, config, defaults)]:
             del config[broken[0]]  # which others may need
         config = effective(config, rows)
-        if config.get("unroll") == "k" and max(config["d_model"], config["seq"], config["h"] * config["dk"]) > 64:
+        heads = config.get("h", 1) * config.get("dk", 1)
+        if config.get("unroll") == "k" and max(config["d_model"], config["seq"], heads) > 64:
             config["unroll"] = "tile"  # straight code of long sums takes most of the time, and shows no more
         if flops(config) <= DRAWN:
             return config
@@ -152,7 +167,8 @@ def few_rows(config, rng):
 def pairs(rows, base):
     """An array with all pairs of values of the options that are not in a base config."""
     rng, defaults, known = random.Random(1), defaults_of(rows), {row["key"]: row for row in rows}
-    drawn = [row for row in rows if "draw" in row and not row["planned"] and row["key"] not in base]
+    there = alone({row["key"]: None for row in rows} | base, rows)
+    drawn = [row for row in rows if "draw" in row and not row["planned"] and row["key"] in there.keys() - base.keys()]
 
     def broken(config):
         return sum(breaks_rule(known[key], config, defaults) for key in config)
@@ -164,10 +180,12 @@ def pairs(rows, base):
 PAIRS = {"h": 4, "d_model": 20, "dk": 6, "seq": 19}
 ONES = {"h": 1, "d_model": 1, "dk": 1, "seq": 1}
 MICRO = {"h": 2, "d_model": 3, "dk": 2, "seq": 3, "unroll": "full"}
+NONE = {"attention": "none", "d_model": 20, "seq": 19}
+STARTS = PAIRS, ONES, MICRO, NONE
 TYPES = "dtype", "attend_dtype", "io_dtype", "cache_dtype"
 
 
-def grid(rows, starts=(PAIRS, ONES, MICRO)):
+def grid(rows, starts=STARTS):
     """The awkward corners, always in the same order. In them are all pairs of values of options, on each start."""
     switches = {row["key"]: next(value for value in row.get("choices", ["true"]) if value != row["default"])
                 for row in rows
@@ -592,7 +610,7 @@ def listed(options):
         return [parse_config(options.replay)]
     rows = tools.schema(options.mhagen)
     if options.grid:
-        return grid(rows, (PAIRS, ONES, MICRO)[options.grid > 1:])  # --pairs has those on the first start
+        return grid(rows, STARTS[options.grid > 1:])  # --pairs has those on the first start
     if options.pairs:
         return [effective(config, rows) for config in pairs(rows, PAIRS).configs]
     return [None] * options.count
@@ -637,7 +655,8 @@ def run_batch(options, run, items):
         for item in todo:
             rng = random.Random(f"{options.seed} {item.isa} {item.name} {attempt}")
             drawn = random_config(rng, run.rows)
-            item.config = {key: value for key, value in drawn.items() if key not in options.without} | options.fixed
+            drawn = {key: value for key, value in drawn.items() if key not in options.without} | options.fixed
+            item.config = alone(drawn, run.rows)
             item.kind = None
             if options.draws:
                 item.config = few_rows(item.config, rng)

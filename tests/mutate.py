@@ -127,6 +127,10 @@ CONFIGS = [
     "h=2 d_model=12 dk=5 seq=21 ffn=20 norm=pre residual=true parallel=true dtype=bf16",
     "h=2 d_model=40 dk=6 seq=9 dtype=int8 weight_dtype=int4 group=16 attend_dtype=bf16",
     "h=2 d_model=12 dk=5 seq=9 ffn=21 ffn_act=relu2 batch=2",
+    "attention=none d_model=37 seq=21 q_len=true batch=2 norm=pre residual=true out_act=silu",
+    "attention=none d_model=37 y_width=29 seq=41 dtype=bf16 io_dtype=bf16",
+    "attention=none d_model=37 seq=21 dtype=bf16 norm=pre residual=true ffn=20 parallel=true",
+    "attention=none d_model=37 y_width=29 seq=21 dtype=int8 ffn=20",
 ]
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen soon
 
@@ -368,7 +372,14 @@ MUTATIONS = [
     ("a feed-forward behind attention instead of beside it", "graph/layer.lua", "if normed and not cfg.parallel then",
      "read = made\n    if normed and not cfg.parallel then"),
     ("words of an input that another product has made", "rewrite/conversions.lua",
-     "is_shared(list, input) and of_layer(made) or made", "made"),
+     "(attend.passes or is_shared(list, input)) and of_layer(made) or made", "made"),
+    ("a product alone without its activation", "graph/init.lua",
+     'activate = cfg.out_act ~= "none" and cfg.out_act', 'activate = false and cfg.out_act'),
+    ("a product alone of rows before their norm", "graph/layer.lua",
+     "(reads or stage.passes) and graph.with(stage, { a = normed,",
+     '(reads or stage.passes) and graph.with(stage, { a = stage.name ~= "output" and normed,'),
+    ("a product alone whose gain is activated", "graph/layer.lua",
+     'x and cfg.out_act == "none" and "gain1"', 'x and "gain1"'),
     ("a gain that the bias lacks", "stage/product_packed.lua",
      "gain = stage.branch_gain, terms = stage.bias.terms", "terms = stage.bias.terms"),
     ("a gain of a branch that its norm lacks", "stage/norm.lua", "gain = stage.branch_gain, terms", "terms"),

@@ -10,7 +10,8 @@ CROSS, CAUSAL, KV_LEN, PROBS, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV
     1 << bit for bit in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10))
 (MASK_BOOL, MASK_ADD, SOFTCAP, SINK, SCORES, QK_NORM, ROPE, CACHE_APPEND, CACHE_FIXED, UNPROJECTED, BHSD, CACHE_BHSD,
  SCALE) = (1 << bit for bit in range(11, 24))
-RESIDUAL, PRE_NORM, POST_NORM, BRANCH_NORM, FFN, FFN_GATE, PARALLEL = (1 << bit for bit in range(30, 37))
+RESIDUAL, PRE_NORM, POST_NORM, BRANCH_NORM, FFN, FFN_GATE, PARALLEL, NO_ATTENTION, OUT_ACT = (
+    1 << bit for bit in range(30, 39))
 GELU, GELU_TANH, QUICK_GELU, RELU, RELU2, SILU = range(6)
 HALF, INTERLEAVED = 1, 2
 RMS, LAYER, L2 = 1, 2, 3
@@ -42,7 +43,7 @@ class Kernel(ctypes.Structure):
                 ("tables_bytes", ctypes.c_size_t), ("tables_fingerprint", ctypes.c_uint64),
                 ("pack_tables", ctypes.c_void_p), ("coarse", ctypes.c_void_p), ("coarse_count", ctypes.c_int),
                 ("norm_kind", ctypes.c_int), ("layer_eps", ctypes.c_double),
-                ("ffn", ctypes.c_int), ("ffn_act", ctypes.c_int)]
+                ("ffn", ctypes.c_int), ("ffn_act", ctypes.c_int), ("out_act", ctypes.c_int)]
 
 
 class Weights(ctypes.Structure):

@@ -407,6 +407,14 @@ COVER = [
     "h=2 d_model=20 dk=12 seq=5 seq_kv=19 attention=cross cache=append project=none qk_norm=layer dtype=bf16",
     "h=2 d_model=33 dk=5 seq=19 norm=pre residual=true causal=true q_len=true batch=2 ffn=40 parallel=true",
     "h=2 d_model=32 dk=8 seq=5 seq_kv=19 cache=append norm=sandwich norm_kind=rms ffn=64 ffn_gate=true parallel=true",
+    "attention=none d_model=37 y_width=29 seq=21 q_len=true batch=2",
+    "attention=none d_model=75 y_width=33 seq=50 out_act=gelu k_block=16",
+    "attention=none d_model=40 seq=37 out_act=silu residual=true norm=pre io_dtype=bf16 dtype=bf16",
+    "attention=none d_model=64 y_width=48 seq=33 dtype=int8 norm=post out_act=gelu_tanh",
+    "attention=none d_model=33 seq=19 norm=sandwich norm_kind=rms residual=true ffn=40 ffn_gate=true parallel=true",
+    "attention=none d_model=48 y_width=70 seq=5 weight_dtype=int4 ffn=20 ffn_act=quick_gelu",
+    "attention=none d_model=3 y_width=5 seq=3 out_act=relu unroll=full",
+    "attention=none d_model=70 y_width=1 seq=1 dtype=f16 weight_dtype=int8 out_act=relu2",
 ]
 
 

@@ -177,7 +177,7 @@ local function add_head(model, kernels, given)
     local part = layers.part(model, embeddings.head, count, width, host.type_size, { first = first, count = ids })
     all[i] = { name = ("head of ids %d to %d"):format(first, first + ids - 1), weights = { wo = part } }
   end
-  local entry = whole_product.add(kernels, given, { 1, width, ids }, all)
+  local entry = whole_product.add(kernels, given, { rows = 1, depth = width, width = ids }, all)
   entry.ids, entry.parts = ids, parts
   model.read[embeddings.head], embeddings.scores = true, entry
 end

@@ -24,8 +24,8 @@ local function add_product(kernels, given, width, of, part)
   for _, size in ipairs(of.axes) do depth = depth * size end
   local weights = { wo = part(of.module .. ".weight", width, depth, { width, table.unpack(of.axes) }) }
   weights.bo = of.bias and part(of.module .. ".bias", width)
-  local layer = { name = of.module, weights = weights }
-  local entry = whole_product.add(kernels, given, { of.rows, depth, width }, { layer })
+  local size = { rows = of.rows, depth = depth, width = width, act = of.act }
+  local entry = whole_product.add(kernels, given, size, { { name = of.module, weights = weights } })
   entry.gathered = of.rows * depth
   return entry
 end

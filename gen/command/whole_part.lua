@@ -17,7 +17,7 @@ local function find(row, text)
   return not found[2] and found[1] or nil, names
 end
 
--- Leaves in the model what is of the part: its type, its fields and its tensors. model.apart gets the modules of others.
+-- Leaves in the model what is of the part: its type, its fields and its tensors; model.apart has the other modules.
 function M.take(model, text)
   local row = model.rows == families.rows and family_rows.find(families.rows, model.type)
   local part, names = nil, nil

@@ -49,6 +49,7 @@
 --
 --   scheme          of its products
 --   queries, keys, values, context   tensors
+--   passes          true: there is no attention, and the context is the input
 --   touches         whether its tiles may touch rows after the last key
 --   of_group(plan, group, stage)   the cost of a group of queries, and the fields of its tiles; if missing,
 --                                  schedule/groups.lua computes them
@@ -299,7 +300,29 @@ local function scales(cfg)
   return { scale = rounded and 1.0 or scale, query_scale = rounded and scale or nil, qk = qk }
 end
 
+-- The output's product.
+local function output_of(cfg, context)
+  return M.product {
+    name = "output", nest = "groups", a = context, c = tensors.output(cfg.y_width),
+    doc = { a = "the context of all heads", c = "Y" },
+    rows = cfg.seq, steps = cfg.h * cfg.dv, cols = cfg.y_width, heads = 1,
+    weights = M.matrix("wo", { steps = cfg.h * cfg.dv }),
+    bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },
+  }
+end
+
+-- The list without attention: the context is the input, and a stage of attention that does nothing stands for it.
+local function without_attention(cfg)
+  local x = tensors.input("q", cfg.d_model)
+  local pass = M.moving { name = "attend", kind = "pass", passes = true, context = x, queries = x, keys = x, values = x,
+                          heads = 1, share = 1, depth = 1, breadth = 1, out = 0, touches = false, instead = {} }
+  local output = output_of(cfg, x)
+  return { pass, M.with(output, { activate = cfg.out_act ~= "none" and cfg.out_act or nil,
+                                  doc = M.with(output.doc, { a = "the rows of the input" }) }) }
+end
+
 function M.of(cfg, scores)
+  if cfg.attention == "none" then return without_attention(cfg) end
   local own, h, cached_rows = scales(cfg), cfg.h, {}
   if cfg.cache ~= "none" then
     cached_rows = { fill = cfg.cache == "fixed", behind = cfg.cache == "append" and "past" }
@@ -320,13 +343,7 @@ function M.of(cfg, scores)
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
     appends = appends[1] and appends,
   }
-  local output = not context and M.product {
-    name = "output", nest = "groups", a = attend.context, c = tensors.output(cfg.y_width),
-    doc = { a = "the context of all heads", c = "Y" },
-    rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
-    weights = M.matrix("wo", { steps = h * cfg.dv }),
-    bias = { section = "bo", text = "bo", terms = { { a = "bo" } } },
-  }
+  local output = not context and output_of(cfg, attend.context)
   local list = {}
   for _, stage in ipairs { queries.stage or false, keys.stage or false, values.stage or false, attend, output } do
     list[#list + 1] = stage or nil

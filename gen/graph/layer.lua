@@ -37,8 +37,9 @@ local function in_front(cfg, list, normed)
   local out, of_keys = {}, false
   for _, stage in ipairs(list) do
     local reads = stage.a and stage.a.at == "input" and stage.a.name == "q"
-    of_keys = of_keys or reads and stage.name ~= "queries"
-    out[#out + 1] = reads and graph.with(stage, { a = normed }) or stage
+    of_keys = of_keys or reads and stage.name ~= "queries" and stage.name ~= "output"
+    out[#out + 1] = (reads or stage.passes) and graph.with(stage, { a = normed, context = stage.passes and normed })
+      or stage
   end
   table.insert(out, 1, norm(cfg, 1, { a = tensors.input("q", cfg.d_model), c = normed, cols = cfg.d_model,
                                       of_keys = of_keys }))
@@ -104,7 +105,8 @@ end
 -- The list of a layer around the list of its attention.
 function M.around(cfg, list)
   local output, post = graph.output(list), cfg.norm == "post"
-  local x, gain = cfg.residual and tensors.input("q", cfg.d_model) or nil, cfg.residual and "gain1" or nil
+  local x = cfg.residual and tensors.input("q", cfg.d_model) or nil
+  local gain = x and cfg.out_act == "none" and "gain1" or nil
   local normed = (cfg.norm == "pre" or cfg.norm == "sandwich") and rows("normed", cfg.d_model) or nil
   if cfg.norm == "sandwich" then
     list = norm_behind(cfg, list, "1b", "branch", x, gain)

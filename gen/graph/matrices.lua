@@ -74,11 +74,13 @@ local function down(cfg) return cfg.ffn, cfg.y_width end
 local function of_up(cfg) return 1, cfg.ffn end
 local function of_down(cfg) return 1, cfg.y_width end
 
--- Gains of the output of attention or of the feed-forward, before it is added: the layer scale of CaiT and DINOv2.
+-- Gains of the output of attention or of the feed-forward, before it is added: the layer scale of CaiT and DINOv2. They
+-- are part of weights, so an activation function between the two leaves no room for them.
 local function gain_of_branch(number)
   local key = number == 1 and "residual" or "ffn"
   return { name = "gain" .. number, key = key, null = "ones", size = function(cfg)
-    if number == 1 and cfg.residual or number == 2 and cfg.ffn > 0 then return 1, cfg.y_width end
+    local first = cfg.residual and cfg.out_act == "none"
+    if number == 1 and first or number == 2 and cfg.ffn > 0 then return 1, cfg.y_width end
   end }
 end
 

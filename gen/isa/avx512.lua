@@ -49,9 +49,10 @@ static inline $t nibbles_$lanes($i a) {
 }
 ]],
     byte = [[
-/* The lowest byte of each word, signed. Among the bits of 2^23 it makes the float 2^23 + 128 + x. */
+/* The lowest byte of each word, signed. Beside 2^23 its bits make the float 2^23 + 128 + x. */
 static inline $t bytes_$lanes($i a) {
-  const $i bits = $p_ternarylogic_epi32(a, $p_set1_epi32(0xFF), $p_set1_epi32(0x4B000080), 0x6A);
+  const $i low = $p_set1_epi32(0xFF), large = $p_set1_epi32(0x4B000080);
+  const $i bits = $p_ternarylogic_epi32(a, low, large, 0x6A);
   return $p_sub_ps($p_cast$si_ps(bits), $p_set1_ps(8388736.0f));
 }
 ]],

@@ -15,7 +15,7 @@ local options = require "options.init"
 local other_types = require "kernel.other_types"
 local pressure_of = require "tape.pressure"
 local sections = require "schedule.sections"
-local shape_of = require "kernel.shape"
+local shape = require "kernel.shape"
 local types = require "machine.types"
 local ways = require "way.init"
 local wording = require "base.wording"
@@ -255,7 +255,7 @@ local function head_lines(recorded, alone)
   local function line(label, ...)
     lines[#lines + 1] = wording.hung(("  %-10s "):format(label), string.format(...))
   end
-  line("shape", "%s", shape_of(cfg))
+  line("shape", "%s", shape.words(cfg))
   if rounding(plan) then line("numbers", "%s", rounding(plan)) end
   line("isa", "%s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
   line("flops", "%s (%s FMA vectors if no lane idles)%s", number(plan.flops),

@@ -17,7 +17,7 @@ local plan_of = require "plan.init"
 local record = require "plan.record"
 local self_test = require "emit.self_test"
 local statistics = require "emit.stats"
-local shape_of = require "kernel.shape"
+local shape = require "kernel.shape"
 local tape = require "tape.init"
 local tasks = require "plan.tasks"
 local template = require "base.template"
@@ -250,7 +250,8 @@ end
 local function file(cfg, name, as, more)
   local values = {
     name = cfg.name, NAME = cfg.name:upper(), version = version, version_number = version_number,
-    command = config.canonical(cfg), shape = shape_of(cfg, "\n *             "), isa = config.told(cfg, "isa"),
+    kind = shape.kind(cfg),
+    command = config.canonical(cfg), shape = shape.words(cfg, "\n *             "), isa = config.told(cfg, "isa"),
   }
   for key, value in pairs(more) do values[key] = value end
   local text = template.file(name, values)

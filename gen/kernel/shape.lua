@@ -4,6 +4,8 @@ local graph = require "graph.init"
 local options = require "options.init"
 local wording = require "base.wording"
 
+local M = {}
+
 -- The extents of q, k, v or y of a batch entry; the heads first, where the layout has them so.
 local function extents(cfg, name)
   local tensor = graph.unprojected(cfg, name == "y" and "o" or name)
@@ -21,15 +23,20 @@ local function in_lines(list, newline)
   return newline .. table.concat(wording.filled(all, WIDTH - #newline), newline)
 end
 
+-- What a kernel of a config is.
+function M.kind(cfg) return cfg.attention == "none" and "a product with weights" or "multi-head attention" end
+
 -- A config in words: in one line, or with `newline` before each line of the options.
-return function(cfg, newline)
+function M.words(cfg, newline)
   local inputs, k, v = "x" .. extents(cfg, "q"), extents(cfg, "k"), extents(cfg, "v")
   if cfg.attention == "cross" then
     inputs = ("q%s, %s and v%s"):format(extents(cfg, "q"), k == v and "k" or "k" .. k, v)
   end
-  local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
+  local width = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
+  local heads = ("%d head%s of %s"):format(cfg.h, cfg.h > 1 and "s" or "", width)
   local more = options.words(cfg)
-  return ("%s -> y%s, %d head%s of %s%s"):format(inputs, extents(cfg, "y"), cfg.h,
-    cfg.h > 1 and "s" or "", heads, #more == 0 and "" or newline and in_lines(more, newline)
-      or "; " .. table.concat(more, ", "))
+  return ("%s -> y%s, %s%s"):format(inputs, extents(cfg, "y"), cfg.attention == "none" and "no attention" or heads,
+    #more == 0 and "" or newline and in_lines(more, newline) or "; " .. table.concat(more, ", "))
 end
+
+return M

@@ -17,7 +17,8 @@
 --     of, input          The words for an input, and the argument that has it.
 --     template           Of the C text, templates/whole_<this>.c.in; with `values` for it.
 --     rows               How many rows the layers have.
---     products           What makes them, { module, bias = whether it has one, rows, axes = of a row of weights } each.
+--     products           What makes them, { module, bias = whether it has one, act = what becomes of the result or
+--                        nil, rows, axes = of a row of weights } each.
 --     tokens, places     Tensors of rows in front of these, and of the positions of all.
 --     norm               The norm after that, or nil.
 --   stacks      How many kinds of layers of the family are taken, from the first on, if not all are.

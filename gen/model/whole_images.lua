@@ -115,14 +115,14 @@ end
 
 -- ---- the encoder of Whisper ----
 
--- Two convolutions of three frames each; the second takes every other one.
+-- Two convolutions of three frames each, with GELU whatever the layers have; the second takes every other frame.
 local function sound(c)
   local bins, rows = size(c, "num_mel_bins", 80), size(c, "max_source_positions", 1500)
   local width = size(c, "d_model", 384)
   return {
     of = "a sound", input = "features", template = "sound", rows = rows,
-    products = { { module = "encoder.conv1", bias = true, rows = 2 * rows, axes = { bins, 3 } },
-                 { module = "encoder.conv2", bias = true, rows = rows, axes = { width, 3 } } },
+    products = { { module = "encoder.conv1", bias = true, act = "gelu", rows = 2 * rows, axes = { bins, 3 } },
+                 { module = "encoder.conv2", bias = true, act = "gelu", rows = rows, axes = { width, 3 } } },
     tokens = {}, places = "encoder.embed_positions.weight", values = { bins = bins, frames = 2 * rows } }
 end
 

@@ -57,21 +57,20 @@ local function part(values, with, name) return with and template.some(name, valu
 
 -- What only encoders of images and of sound have.
 local function add_inputs(values, embeddings)
-  local made, tokens, zeros, gathered = embeddings.inputs, {}, 0, 0
+  local made, tokens, gathered = embeddings.inputs, {}, 0
   for name, value in pairs(made.values) do values[name] = tostring(value) end
   for i, one in ipairs(embeddings.tokens) do tokens[i] = tostring(one.at) end
   for i, entry in ipairs(embeddings.products) do
-    zeros, gathered = math.max(zeros, entry.zeros), math.max(gathered, entry.gathered)
+    gathered = math.max(gathered, entry.gathered)
     values["product" .. i] = tostring(entry.number)
   end
-  values.zeros, values.gathered_floats = tostring(zeros), tostring(aligned(memory.BYTES * gathered) // memory.BYTES)
+  values.gathered_floats = tostring(aligned(memory.BYTES * gathered) // memory.BYTES)
   values.mean_of = #tokens > 0 and ("from + %d * WIDTH, ROWS - %d"):format(#tokens, #tokens) or "from, ROWS"
   values.tokens, values.token_list = tostring(#tokens), table.concat(tokens, ", ")
   values.input = made.input
   values.token_rows = part(values, #tokens > 0, "whole_tokens.c.in")
   values.first_norm = part(values, made.norm, "whole_first_norm.c.in")
   values.product = template.some("whole_product.c.in", values)
-  values.gelu = template.some("whole_gelu.c.in", values)
   values.embed = template.some(("whole_%s.c.in"):format(made.template), values)
   values.arguments = template.some(("whole_%s_args.h.in"):format(made.template), values)
   values.run = template.some("whole_inputs.c.in", values)
@@ -94,9 +93,7 @@ local function add_parts(values, embeddings, tables)
   if scores then
     values.head_kernel, values.head_ids, values.head_parts = tostring(scores.number), tostring(scores.ids),
       tostring(scores.parts)
-    values.zeros = tostring(scores.zeros)
   end
-  values.product = part(values, scores, "whole_product.c.in")
   values.logits = part(values, scores, "whole_logits.c.in")
   values.logits_call = part(values, scores, "whole_logits_call.c.in")
   values.logits_doc = part(values, scores, "whole_logits.h.in")

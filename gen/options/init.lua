@@ -18,7 +18,7 @@ end
 local known = {} -- the fields of a row
 for field in ([[key kind min max choices hooks letters doc default same_as implied required example computed formula
                 near also akin called native machines groups divides step even within multiple least excludes beside
-                name word bit number args fill idle draw schedule planned why]]):gmatch("%S+") do
+                only name word bit number args fill idle draw schedule planned why]]):gmatch("%S+") do
   known[field] = true
 end
 
@@ -124,9 +124,23 @@ local function refusal(row, other, values)
   return ("must %s with %s, %s"):format(table.concat(must, " or "), with, other.why)
 end
 
+-- Whether `only` of a row leaves another one out, which has a value of its own.
+local function left_out(by, row, values)
+  local names = by.only and by.only[values[by.key]]
+  if not names or (" " .. names .. " "):find(" " .. row.key .. " ", 1, true) then return false end
+  return M.on(row, values) and values[row.key] ~= M.default(row, values)
+end
+
 -- The rule that a row's value breaks, given the other values, or nil.
 local function broken(row, values)
   local value = values[row.key]
+  for _, by in ipairs(M.list) do
+    if left_out(by, row, values) then
+      local must = row.implied and row.implied(values)
+      return (must and "must be " .. tostring(must) or "has no effect") .. (" with %s = %s"):format(by.key,
+        values[by.key])
+    end
+  end
   local least = row.least
   if least and values[least.with[1]] == least.with[2] and value < values[least.key] then
     return ("must be at least %s = %d with %s = %s"):format(least.key, values[least.key], table.unpack(least.with))
@@ -179,11 +193,12 @@ end
 -- The number of rows in the inputs K and V.
 function M.key_rows(cfg) return cfg.cache == "append" and cfg.seq or cfg.seq_kv end
 
--- The words of a config's description.
+-- The words of a config's description. What other keys imply goes without saying.
 function M.words(cfg)
   local words = {}
   for _, row in ipairs(M.told.word) do
-    if told(row, cfg) then words[#words + 1] = row.word:format(M.text(row, cfg[row.key])) end
+    local implied = row.default ~= nil and row.implied and row.implied(cfg) == cfg[row.key]
+    if told(row, cfg) and not implied then words[#words + 1] = row.word:format(M.text(row, cfg[row.key])) end
   end
   return words
 end

@@ -9,7 +9,8 @@
 
 return {
   { key = "q_len", must = true, row = "seq", why = "which chooses the kernel by it" },
-  { key = "kv_len", must = true, differs = "seq_kv", why = "which chooses the kernel by it" },
+  { key = "kv_len", must = true, differs = "seq_kv", unless = { "attention", "none" },
+    why = "which chooses the kernel by it" },
   { key = "cache", must = "none", differs = "seq_kv", why = "since its layout depends on the length" },
   { key = "batch", must = 1, why = "since the next entry begins after all rows" },
   { key = "probs", must = false, why = "since the length of its rows would differ" },

@@ -1,18 +1,34 @@
 -- The options of what surrounds attention in a layer. The fields of a row are those of options/rows.lua.
 
+local activations = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu" }
+
+-- Their names in other tools.
+local called = { gelu = { "gelu_python" }, silu = { "swish" }, relu2 = { "relu_squared" },
+                 gelu_tanh = { "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh" } }
+
 return {
+  { key = "out_act", kind = "choice", choices = { "none", table.unpack(activations) }, default = "none",
+    name = "_act_", word = "y activated by %s", bit = "MHAGEN_OUT_ACT", number = "MHAGEN_ACT_",
+    excludes = { { key = "attention", is = "self", why = "whose rows of Y have no activation" },
+                 { key = "attention", is = "cross", why = "whose rows of Y have no activation" } },
+    called = called,
+    doc = "activation of the rows of Y with attention = none, before the residual: y = x + act(x Wo + bo)",
+    draw = { chance = 0.5 } },
   { key = "residual", kind = "flag", default = false, name = "_res", word = "residual", bit = "MHAGEN_RESIDUAL",
     akin = { "skip", "skip_connection", "add_input", "shortcut" },
     excludes = { { key = "y_width", why = "where the rows of Q, which are added, have another width" },
                  { key = "project", lacks = "o", why = "which does not project Y" },
-                 { key = "project", lacks = "q", why = "where Q is no row of the layer's input" } },
+                 { key = "project", lacks = "q", why = "where Q is no row of the layer's input",
+                   but = { "attention", "none" } } },
     doc = "adds the row of Q to that of Y: y = x + attention(x)", draw = { chance = 0.15 } },
   { key = "norm", kind = "choice", choices = { "none", "pre", "post", "sandwich" },
     default = "none", name = "_norm_", word = "%s-norm",
     bit = { pre = "MHAGEN_PRE_NORM", post = "MHAGEN_POST_NORM", sandwich = "MHAGEN_PRE_NORM | MHAGEN_BRANCH_NORM" },
     akin = { "norm_first", "pre_norm", "layernorm", "do_layer_norm_before" },
-    excludes = { { key = "project", lacks = "q", of = "pre", why = "where Q is no row of the layer's input" },
-                 { key = "project", lacks = "q", of = "sandwich", why = "where Q is no row of the layer's input" },
+    excludes = { { key = "project", lacks = "q", of = "pre", why = "where Q is no row of the layer's input",
+                   but = { "attention", "none" } },
+                 { key = "project", lacks = "q", of = "sandwich", why = "where Q is no row of the layer's input",
+                   but = { "attention", "none" } },
                  { key = "project", lacks = "o", of = "post", why = "which does not project Y" },
                  { key = "project", lacks = "o", of = "sandwich", why = "which does not project Y" } },
     doc = "a norm of whole rows; pre: of the input (in cross-attention of Q alone); post: of the rows of Y; "
@@ -32,11 +48,10 @@ return {
     doc = "width of the feed-forward after Y: y + act(u W1 + b1) W2 + b2; u is y, or norm2(y) with norm = pre. "
       .. "0: none",
     draw = { chance = 0.15, of = { 1, 7, 16, 33, 64, 100 } } },
-  { key = "ffn_act", kind = "choice", choices = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu" },
+  { key = "ffn_act", kind = "choice", choices = activations,
     default = "gelu", beside = { "ffn" }, name = "_", word = "activated by %s", number = "MHAGEN_ACT_",
     akin = { "hidden_act", "activation", "activation_function", "act" },
-    called = { gelu = { "gelu_python" }, silu = { "swish" }, relu2 = { "relu_squared" },
-               gelu_tanh = { "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh" } },
+    called = called,
     doc = "activation of the feed-forward: x P(x), its tanh form, x / (1 + exp(-1.702 x)), max(x, 0), its square, "
       .. "x / (1 + exp(-x))", draw = { chance = 0.7 } },
   { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "with a gate", bit = "MHAGEN_FFN_GATE",

@@ -20,6 +20,7 @@
 --   excludes    list of combinations that are refused, see below
 --   least       { key =, with = { key, value } }: with that value it must not be below the key
 --   beside      keys of which one must be on; else it has no effect, and is refused
+--   only        { value = names }: with that value all other keys must be missing, or have the values that it implies
 --   name        the text before its value in a kernel's name
 --   word        its text in the description of a kernel; %s is the value
 --   bit         its bit of mhagen_kernel.options; or { value = bit } for some values
@@ -47,6 +48,7 @@
 --
 -- draw:
 --   chance          of another value than the default
+--   apart           { value = chance } of values that are in no list of pairs, because of `only`
 --   from, to        a range; of: a list; small, large: mostly up to the first, sometimes up to the second
 --   tiny            the value of a tiny shape
 --   twice           keys to double, so that the option has an effect
@@ -71,6 +73,11 @@ local function unprojected(letter, heads, width)
   end
 end
 
+-- What a key has where there is no attention: a value, or that of another key.
+local function without_attention(value, key)
+  return function(values) return values.attention == "none" and (key and values[key] or value) or nil end
+end
+
 local M = {}
 
 -- What every kernel needs; those with `bytes` only if the plan has such a buffer. graph/matrices.lua has the weights.
@@ -85,6 +92,7 @@ M.always = {
 M.options = {
   { key = "h", kind = "integer", min = 1, max = 1024, required = true, example = 12, name = "_h",
     also = { "heads", "num_heads", "n_heads", "num_attention_heads", "n_head", "nhead" },
+    implied = without_attention(1),
     doc = "number of heads", draw = { small = 8, large = 16 } },
   { key = "h_kv", kind = "integer", min = 1, max = 1024, same_as = "h", divides = "h", name = "_g",
     word = "%s of keys and values",
@@ -98,7 +106,7 @@ M.options = {
     doc = "width of the rows of Q; default of the other widths; optional where Q is not projected",
     draw = { small = 64, large = 300 } },
   { key = "dk", kind = "integer", min = 1, max = 1024, required = true, example = 32, name = "_k",
-    also = { "head_dim", "d_k", "d_head", "head_size" },
+    also = { "head_dim", "d_k", "d_head", "head_size" }, implied = without_attention(nil, "d_model"),
     doc = "width of one head's queries and keys", draw = { small = 32, large = 128 } },
   { key = "dv", kind = "integer", min = 1, max = 1024, same_as = "dk", name = "_v",
     also = { "d_v", "v_head_dim" },
@@ -135,14 +143,18 @@ M.options = {
       "that the CPU has; isa=native (command line only) is the widest of this CPU" },
   { key = "name", kind = "identifier", computed = "from the other keys", akin = { "prefix" },
     doc = "C identifier, prefix of everything exported" },
-  { key = "attention", kind = "choice", choices = { "self", "cross" }, default = "self", name = "_",
-    bit = "MHAGEN_CROSS",
-    args = { { pointer = "k", input = true, but = { "cache", "fixed" } },
-             { pointer = "v", input = true, but = { "cache", "fixed" } } },
+  { key = "attention", kind = "choice", choices = { "self", "cross", "none" }, default = "self", name = "_",
+    bit = { cross = "MHAGEN_CROSS", none = "MHAGEN_NO_ATTENTION" },
+    only = { none = "attention d_model y_width seq batch isa name q_len dtype sum_dtype weight_dtype group io_dtype "
+      .. "residual norm norm_kind layer_eps out_act ffn ffn_act ffn_gate parallel query_vectors out_rows out_vectors "
+      .. "k_block fetch code_limit cpu fold unroll tuned" },
+    args = { { pointer = "k", input = true, of = "cross", but = { "cache", "fixed" } },
+             { pointer = "v", input = true, of = "cross", but = { "cache", "fixed" } } },
     implied = function(values)
       return (lacks(values, "q") or lacks(values, "k") or lacks(values, "v")) and "cross" or nil
     end,
-    doc = "one input, or three; cross is the default where Q, K or V is not projected", draw = { chance = 0.35 } },
+    doc = "self: one input; cross: three, the default where Q, K or V is not projected; none: no attention, y = x Wo "
+      .. "+ bo", draw = { chance = 0.35, of = { "cross" }, apart = { none = 0.06 } } },
   { key = "causal", kind = "flag", default = false, name = "_causal", word = "causal",
     bit = "MHAGEN_CAUSAL", also = { "is_causal" },
     doc = "row r sees keys 0..pos(r); pos(r) is r, unless causal_align or a cache changes it",
@@ -256,7 +268,7 @@ M.options = {
       "args.cache; fixed: N_fill writes all of them once",
     draw = { chance = 0.25 } },
   { key = "project", kind = "letters", letters = "qkvo", default = "qkvo", name = "_p", word = "projects %s",
-    bit = "MHAGEN_UNPROJECTED", number = true, akin = { "projections", "sdpa" },
+    bit = "MHAGEN_UNPROJECTED", number = true, akin = { "projections", "sdpa" }, implied = without_attention("o"),
     excludes = { { key = "attention", is = "self", unless = { "qkv" }, why = "which has one input" } },
     doc = "which projections the kernel has; without its own, Q, K or V is read as it is, and y is the context",
     draw = { chance = 0.4, of = { "none", "kvo", "none", "o", "q", "qo", "k", "v", "kv", "qk", "qkv", "qvo" } } },

@@ -137,6 +137,7 @@ end
 
 -- Adds the reasons for the arrangement. The reasons for its lanes are added where they are chosen.
 function M.tell(plan)
+  if plan.attend.passes then return end
   tell_head_block(plan)
   tell_products(plan)
 end

@@ -204,6 +204,7 @@ local function add_products(plan, formula)
     if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end
   end
   plan.scheme = mmla.choose(plan, formula, chosen.products)
+  if graph.attend(formula).passes then chosen.attention = plan.scheme end
   plan.attending = tiles.target(plan, chosen.attention)
   plan.applying = tiles.target(plan, isas.by_vectors(plan.scheme))
   return graph.multiplied(formula, function(stage)

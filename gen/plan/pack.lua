@@ -129,7 +129,7 @@ function M.list(plan)
   local pack = setmetatable({ plan = plan, lists = { tables = {} } }, Pack)
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
   for _, stage in ipairs(graph.by_matrix(plan.stages)) do kinds.ask("fills", nil, pack, stage) end
-  kinds.of(plan.attend).fills(pack, plan.attend)
+  kinds.ask("fills", nil, pack, plan.attend)
   local scheme, halves = graph.scheme(plan.stages), #pack.lists.pairs + #pack.lists.rounded > 0
   return { matrices = matrices_of(plan, false), lists = pack.lists,
            interleave = of_words(plan, "interleave"),

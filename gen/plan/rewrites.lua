@@ -9,6 +9,7 @@ local conversions = require "rewrite.conversions"
 local copy = require "stage.copy"
 local decode = require "rewrite.decode"
 local fold = require "rewrite.fold"
+local graph = require "graph.init"
 local joint = require "rewrite.joint"
 local cache_append = require "stage.cache_append"
 local paired = require "rewrite.paired"
@@ -43,11 +44,15 @@ M.of_groups = {
   { "value_rows", conversions.lacks_value_rows, conversions.value_rows },
 }
 
+-- Those that need no attention.
+local without = { pairs = true, int8 = true, round = true, widen = true, widened = true }
+
 -- Applies the rewrites of a list to a list of stages, one after the other.
 function M.apply(rows, plan, list)
   for _, row in ipairs(rows) do
-    local _, applies, rewrite = table.unpack(row)
-    if applies(plan, list) then list = rewrite(plan, list) end
+    local name, applies, rewrite = table.unpack(row)
+    local passes = graph.attend(list).passes
+    if (without[name] or not passes) and applies(plan, list) then list = rewrite(plan, list) end
   end
   return list
 end

@@ -84,20 +84,28 @@ local function is_shared(list, input)
   end
 end
 
+-- The products that read the inputs of attention. Without attention that is the output's.
+local function readers(list)
+  local found, attend = {}, graph.attend(list)
+  if attend.passes then return { graph.output(list) } end
+  for _, operand in ipairs { attend.queries, attend.keys, attend.values } do
+    found[#found + 1] = graph.projection(list, operand)
+  end
+  return found
+end
+
 function M.of_operands(list, kind, make)
   local known, stages, edits, attend = {}, {}, {}, graph.attend(list)
-  for _, operand in ipairs { attend.queries, attend.keys, attend.values } do
-    local stage = graph.projection(list, operand)
-    if stage then
-      local input = stage.a
-      if not known[input.name] then
-        local made = make(input, stage)
-        known[input.name] = is_shared(list, input) and of_layer(made) or made
-        add(stages, kind, stage.fill, { name = input.name, of = input, to = known[input.name], rows = stage.rows,
-                                        cols = input.row })
-      end
-      edits[stage] = { graph.with(stage, { a = known[input.name] }) }
+  for _, stage in ipairs(readers(list)) do
+    local input = stage.a
+    if not known[input.name] then
+      local made = make(input, stage)
+      known[input.name] = (attend.passes or is_shared(list, input)) and of_layer(made) or made
+      add(stages, kind, stage.fill, { name = input.name, of = input, to = known[input.name], rows = stage.rows,
+                                      cols = input.row })
     end
+    edits[stage] = { graph.with(stage, { a = known[input.name] }) }
+    if attend.passes then edits[attend] = { graph.with(attend, { context = known[input.name] }) } end
   end
   return of_rows(in_front(graph.edited(list, edits), stages, graph.behind_inputs(list)), kind, make, known)
 end
@@ -157,8 +165,9 @@ function M.widen(plan, list)
   for i, stage in ipairs(list) do
     local fill = stage.fill
     local a = stage.as_given and stage.a or wide(stage.a, fill)
-    out[i] = graph.with(stage, { a = a, queries = wide(stage.queries, fill),
-                                 keys = wide(stage.keys, fill), values = wide(stage.values, fill) })
+    out[i] = graph.with(stage, { a = a, context = stage.passes and wide(stage.context),
+                                 queries = wide(stage.queries, fill), keys = wide(stage.keys, fill),
+                                 values = wide(stage.values, fill) })
   end
   return in_front(out, stages, 1)
 end

@@ -185,7 +185,7 @@ function M.rewrite(plan, list)
   end
   local output, own = graph.output(list), graph.scheme(list)
   if not own or own.group == 1 or own.integers then return list end
-  if output then
+  if output and not attend.passes then
     local context = tensors.with(attend.context, { pairs = true, scheme = output.scheme })
     list = padded_output(plan, graph.replaced(list, attend.context, context))
   end

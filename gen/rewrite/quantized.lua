@@ -53,7 +53,7 @@ function M.rewrite(plan, list)
       { scales = "scales_" .. input.name, scaled_rows = stage.rows, head = 0 }))
   end)
   local output = graph.output(list)
-  if not output then return list end
+  if not output or graph.attend(list).passes then return list end
   local to = words_of_context(plan, output)
   local first = graph.moving { name = "quantize_context", of = "context", a = output.a, c = to, rows = output.steps }
   return graph.edited(list, { [output] = { first, graph.with(output, { a = to }) } })

@@ -20,14 +20,25 @@ local M = { phase = "output", title = "output", fills = packed.fills }
 
 local KEYS = { rows = "out_rows", vectors = "out_vectors" }
 
-function M.plan(plan, stage)
+-- The tiles for these groups, and their cost.
+local function columns(plan, stage, of)
   local sets = {}
-  for i, group in ipairs(plan.groups) do
+  for i, group in ipairs(of) do
     sets[i] = { rows = group.used, count = group.count, even = ways.interleave(stage.scheme) > 1 }
   end
-  local product, cost = tiles.columns(tiles.target(plan, stage.multiplied), KEYS, sets, stage.cols,
+  return tiles.columns(tiles.target(plan, stage.multiplied), KEYS, sets, stage.cols,
     { steps = tiles.words(stage.scheme, stage.steps), order = "columns",
       rounded = layouts.stored(stage.c).pairs or plan.arrays.round and stage.c.at == "input" })
+end
+
+-- The cost of one of these groups.
+function M.cost(plan, stage, group)
+  local _, cost = columns(plan, stage, { graph.with(group, { count = 1 }) })
+  return cost
+end
+
+function M.plan(plan, stage)
+  local product, cost = columns(plan, stage, plan.groups)
   -- L2 holds the rows of A of a block, so that each panel is read from L3 or DRAM once a block.
   local queries = plan.cpu.cached // (memory.BYTES * stage.steps)
   local blocks, block_count = groups.blocks(plan, math.max(1, queries // plan.groups[1].width))

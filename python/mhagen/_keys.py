@@ -88,7 +88,7 @@ class Layer(Computation, Weights, total=False):
     v_width: int | None
     y_width: int | None
     name: str | None
-    attention: Literal["self", "cross"] | None
+    attention: Literal["self", "cross", "none"] | None
     causal: bool | None
     kv_len: bool | None
     batch: int | None
@@ -116,6 +116,7 @@ class Layer(Computation, Weights, total=False):
     scale: float | None
     io_dtype: Literal["f32", "bf16", "f16"] | Type | None
     cache_dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
+    out_act: Literal["none", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"] | None
     residual: bool | None
     norm: Literal["none", "pre", "post", "sandwich"] | None
     norm_kind: Literal["layer", "rms"] | None

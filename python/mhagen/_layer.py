@@ -140,8 +140,9 @@ class Attention:
             shapes |= {"w1": (width, ffn), "b1": (ffn,), "w2": (ffn, width), "b2": (width,)}
         if kernel.has("FFN_GATE"):
             shapes |= {"w3": (width, ffn), "b3": (ffn,)}
-        gains = {"RESIDUAL": "gain1", "FFN": "gain2"}
-        return shapes | {gains[key]: (width,) for key in gains if kernel.has(key)}
+        if kernel.has("RESIDUAL") and not kernel.has("OUT_ACT"):
+            shapes["gain1"] = (width,)
+        return shapes | ({"gain2": (width,)} if kernel.has("FFN") else {})
 
     def pack(self, *, out_in: bool = False, **weights: Unpack[_keys.Weights]) -> Attention:
         """Packs the weights, float32, which are not needed any more afterwards. With out_in matrices are [out][in], as

@@ -50,6 +50,8 @@ static int row_steps(const mhagen_kernel *shape) {
   const int project = ref_projections(shape),
             norm = shape->options & (MHAGEN_POST_NORM | MHAGEN_BRANCH_NORM) ? shape->y_width + 8 : 0;
   int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv + norm;
+  if (shape->options & MHAGEN_NO_ATTENTION) steps = 32 + norm; /* 16 as everywhere, 16 of an activation function */
+  if (shape->options & MHAGEN_NO_ATTENTION && shape->options & MHAGEN_PRE_NORM) steps += shape->d_model + 8;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
   if (!(shape->options & MHAGEN_FFN)) return steps;
   steps += shape->y_width + shape->ffn + 16 + norm; /* 16: of the activation function, and of what it is times */
@@ -167,16 +169,16 @@ static void norm_sizes(const formula *f, int i, const norming *by, values x) {
 }
 
 /* An error of x reaches the result by the slope there, and that of each factor by the other one. */
-static void activate_sizes(const formula *f, values x, values gate) {
+static void activate_sizes(const formula *f, int act, size_t count, values x, values gate) {
   const mhagen_kernel *shape = f->shape;
   const double part = row_steps(shape) * shape->unit;
-  for (size_t c = 0; c < f->of[REF_W2].inner && x.size; c++) {
-    const double size = x.size[c] * ref_act_slope(shape->ffn_act, x.x[c], part * x.size[c]);
+  for (size_t c = 0; c < count && x.size; c++) {
+    const double size = x.size[c] * ref_act_slope(act, x.x[c], part * x.size[c]);
     x.size[c] = size;
     if (gate.x)
-      x.size[c] = fabs(ref_act(shape->ffn_act, x.x[c])) * gate.size[c] + (fabs(gate.x[c]) + part * gate.size[c]) * size;
+      x.size[c] = fabs(ref_act(act, x.x[c])) * gate.size[c] + (fabs(gate.x[c]) + part * gate.size[c]) * size;
   }
-  ref_activate(f, x, gate);
+  ref_activate(f, act, count, x, gate);
 }
 
 /* By how much the shortest row of Q or K was below the root mean square of all: roundings are larger by so much. */
@@ -311,6 +313,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
   b.pieces = of_y->heads;
   f.y.x = y, f.probs.x = probs;
   if (y_bounds) f.y.size = ref_room(&f, rows * width);
+  for (size_t r = 0; r < rows && y_bounds; r++) y_bounds[r] = row_error(shape, 0); /* attention replaces it */
   ref_run(&f);
   for (size_t r = 0; r < rows && y_bounds && !f.short_of_memory; r++)
     y_bounds[r] *= sqrt(ref_dot(f.y.size + r * width, f.y.size + r * width, width));

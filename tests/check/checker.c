@@ -77,6 +77,7 @@ static double flops_of(const mhagen_kernel *k) {
   if (project & MHAGEN_PROJECT_V) products += k->h_kv * added * k->v_width * dv;
   if (project & MHAGEN_PROJECT_O) products += h * n * k->y_width * dv;
   products += n * k->y_width * k->ffn * (k->options & MHAGEN_FFN_GATE ? 3 : 2);
+  if (k->options & MHAGEN_NO_ATTENTION) return k->batch * 2 * products;
   return (append ? 1 + m / n : 1) * k->batch * (2 * products + h * n * m * (2 * dk + 2 * dv + 20));
 }
 

@@ -133,7 +133,7 @@ void make_buffers(checker *c) {
       [K_NORM] = normed * (own ? hk : (size_t)kernel->dk) * f,
       [NORM1] = norm1, [NORM1_BIAS] = biased * norm1, [NORM2] = norm2, [NORM2_BIAS] = biased * norm2,
       [NORM1B] = branch, [NORM2B] = of_ffn ? branch : 0,
-      [GAIN1] = has(c, MHAGEN_RESIDUAL) ? yd * f : 0, [GAIN2] = ffn ? yd * f : 0,
+      [GAIN1] = has(c, MHAGEN_RESIDUAL) && !has(c, MHAGEN_OUT_ACT) ? yd * f : 0, [GAIN2] = ffn ? yd * f : 0,
       [W1] = yd * ffn, [W3] = yd * gate, [W2] = yd * ffn, [B1] = ffn, [B3] = gate, [B2] = ffn ? yd * f : 0,
       [ROPE_COS] = table, [ROPE_SIN] = table,
       [SLOPES] = has(c, MHAGEN_ALIBI) ? h * f : 0, [SINKS] = has(c, MHAGEN_SINK) ? h * f : 0,

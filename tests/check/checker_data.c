@@ -77,12 +77,15 @@ void draw(checker *c, const data_set *set) {
   const int cross = has(c, MHAGEN_CROSS);
   const double in_q = 1 / sqrt(kernel->d_model), in_k = 1 / sqrt(kernel->k_width),
                in_v = 1 / sqrt(kernel->v_width), out = 1 / sqrt(kernel->h * kernel->dv);
-  const double score = set->score / (kernel->scale * sqrt(kernel->dk)); /* whatever the scale */
+  const double score = has(c, MHAGEN_NO_ATTENTION) ? 1 /* whatever the scale */
+                                                   : set->score / (kernel->scale * sqrt(kernel->dk));
+  /* Without attention no values have been scaled. An activation function may square what Wo makes. */
+  const double of_wo = has(c, MHAGEN_NO_ATTENTION) && !has(c, MHAGEN_OUT_ACT) ? set->value : 1;
   /* Norms drop the size of queries; squares of large ones would be at the end of float's range. */
   const double query = has(c, MHAGEN_QK_NORM) ? 1 : score;
   const double of_input[] = {[Q] = projects(c, Q) ? 1 : query, [K] = 1, [V] = projects(c, V) ? 1 : set->value};
   double scales[LAST_WEIGHTS + 1] = {
-      [WQ] = in_q * query, [WK] = in_k, [WV] = in_v * set->value, [WO] = out, [BQ] = set->bias * query,
+      [WQ] = in_q * query, [WK] = in_k, [WV] = in_v * set->value, [WO] = out * of_wo, [BQ] = set->bias * query,
       [BK] = set->bias, [BV] = set->bias * set->value, [BO] = set->bias * set->value, [SLOPES] = .3, [SINKS] = 2,
       [Q_NORM] = score, [K_NORM] = 1, [NORM1] = 1, [NORM1_BIAS] = set->bias, [NORM1B] = 1, [GAIN1] = 1,
       [ROPE_COS] = .7, [ROPE_SIN] = .7}; /* any tables will do */

@@ -146,7 +146,9 @@ static void gather(const formula *f, int i, size_t r, values x) {
   if (i < REF_Y) f->kind->take(f, i, r, x);
   if (i == REF_W1 && is_parallel(f)) f->kind->take(f, REF_Q, r, x);
   else if (i == REF_W1) copy(x, ref_from(f->of[REF_Y].to, r * p->inner), p->inner);
-  if (i == REF_W2) f->kind->activate(f, x, gate->multiplies ? ref_from(gate->to, r * p->inner) : (values){0});
+  if (i == REF_W2)
+    f->kind->activate(f, f->shape->ffn_act, p->inner, x,
+                      gate->multiplies ? ref_from(gate->to, r * p->inner) : (values){0});
   if (norms_input(f, i)) norm_row(f, i, 0, p->inner, x);
   if (p->multiplies && f->kind->round && i != REF_W3) f->kind->round(f, i, x);
 }
@@ -159,7 +161,9 @@ static void add_layer(const formula *f, int i, size_t r, values to) {
 }
 
 /* Whether the row of the layer is added behind all else, and not what a product's sums begin with. */
-static int adds_behind(const formula *f, int i) { return norms_branch(f, i) || f->of[i].gains; }
+static int adds_behind(const formula *f, int i) {
+  return norms_branch(f, i) || f->of[i].gains || (i == REF_Y && f->shape->options & MHAGEN_OUT_ACT);
+}
 
 /* What a product's sums begin with. */
 static void begin_row(const formula *f, int i, size_t r, values to) {
@@ -184,6 +188,8 @@ static void scale_row(const product *p, size_t columns, values to) {
 static void end_row(const formula *f, int i, size_t r, values to) {
   const product *p = &f->of[i];
   const size_t columns = p->heads * p->width;
+  if (i == REF_Y && f->shape->options & MHAGEN_OUT_ACT)
+    f->kind->activate(f, f->shape->out_act, columns, to, (values){0});
   if (norms_branch(f, i)) norm_row(f, i, 1, columns, to);
   if (p->gains) scale_row(p, columns, to);
   if (adds_behind(f, i)) {
@@ -233,6 +239,10 @@ void ref_make_rows(formula *f, size_t entry) {
   f->of[REF_K].rows = f->of[REF_V].rows =
       shape->options & MHAGEN_CACHE_APPEND ? (size_t)f->e.place + f->e.n : f->e.m;
   f->q = f->of[REF_Q].to, f->k = f->of[REF_K].to, f->v = f->of[REF_V].to;
+  if (shape->options & MHAGEN_NO_ATTENTION) {
+    make(f, REF_Q);
+    return;
+  }
   for (int i = REF_Q; i <= REF_V; i++) {
     make(f, i);
     if (i != REF_V) normalize_and_turn(f, i);
@@ -245,6 +255,10 @@ void ref_make_rows(formula *f, size_t entry) {
 static void attend(formula *f, const spot *at) {
   extents *e = &f->e;
   const size_t width = f->of[REF_Y].inner / e->h;
+  if (f->shape->options & MHAGEN_NO_ATTENTION) {
+    copy(ref_from(f->context, at->row * width), ref_from(f->q, at->row * width), width);
+    return;
+  }
   mhagen_keys_seen(f->shape, f->args, at->entry, at->row, &e->first, &e->end);
   for (size_t j = e->first; j < e->end; j++) {
     f->mask[j] = ref_mask(at, j);

@@ -76,7 +76,7 @@ typedef struct number {
   /* Columns of a row of Q or K; or a row of the layer: `which` is REF_PRODUCTS then, or one of three more. */
   void (*norm)(const formula *f, int which, const norming *by, values x);
   /* The activation function of a row of X W1, times a row of X W3: gate.x is null where there is none. */
-  void (*activate)(const formula *f, values x, values gate);
+  void (*activate)(const formula *f, int act, size_t count, values x, values gate);
   /* The heads of a row of Q or K at a place. */
   void (*turn)(const formula *f, int which, ptrdiff_t place, values row);
   /* All rows that a product made. */
@@ -161,7 +161,7 @@ void ref_norm(const formula *f, int which, const norming *by, values x);
 double ref_act(int act, double x);
 double ref_act_slope(int act, double x, double off);
 double ref_float(double x); /* infinite where it is beyond float32 */
-void ref_activate(const formula *f, values x, values gate);
+void ref_activate(const formula *f, int act, size_t count, values x, values gate);
 
 /* Magnitudes and errors are turned so that none is taken from another. */
 void ref_turn(const formula *f, int which, ptrdiff_t place, values row);

@@ -134,9 +134,10 @@ double ref_act_slope(int act, double x, double off) {
 
 double ref_float(double x) { return fabs(x) > (double)FLT_MAX ? copysign(INFINITY, x) : x; }
 
-void ref_activate(const formula *f, values x, values gate) {
-  for (size_t c = 0; c < f->of[REF_W2].inner; c++) {
-    x.x[c] = ref_float(ref_act(f->shape->ffn_act, x.x[c]));
+void ref_activate(const formula *f, int act, size_t count, values x, values gate) {
+  (void)f;
+  for (size_t c = 0; c < count; c++) {
+    x.x[c] = ref_float(ref_act(act, x.x[c]));
     if (gate.x) x.x[c] = ref_float(x.x[c] * ref_float(gate.x[c]));
   }
 }
@@ -191,6 +192,7 @@ void mhagen_keys_seen(const mhagen_kernel *shape, const mhagen_args *args, size_
   if (options & MHAGEN_CAUSAL) to = smaller(to, place + 1);
   if (options & MHAGEN_WINDOW_LEFT) from = larger(from, place - shape->window_left);
   if (options & MHAGEN_WINDOW_RIGHT) to = smaller(to, place + shape->window_right + 1);
+  if (options & MHAGEN_NO_ATTENTION) from = (ptrdiff_t)row, to = from + 1; /* no row depends on another */
   to = larger(to, 0), from = smaller(from, to);
   *first = (size_t)from, *end = (size_t)to;
 }

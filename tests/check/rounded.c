@@ -329,9 +329,9 @@ static void end_float(values a, size_t i) {
 }
 
 /* The function's own error is a few units of the result, which may be zero where it is tiny. */
-static void activate_inexact(const formula *f, values a, values gate) {
-  const int act = f->shape->ffn_act;
-  for (size_t i = 0; i < f->of[REF_W2].inner; i++) {
+static void activate_inexact(const formula *f, int act, size_t count, values a, values gate) {
+  (void)f;
+  for (size_t i = 0; i < count; i++) {
     const double x = a.x[i], y = ref_act(act, x);
     a.off[i] = times(ref_act_slope(act, x, a.off[i]), a.off[i]), a.x[i] = y;
     if (isfinite(x)) a.off[i] += 16 * FLOAT_UNIT * fabs(y) + LEAST_ACTIVATED;

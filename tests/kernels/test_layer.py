@@ -212,6 +212,42 @@ def test_block_of_gemma():
            norm2b=norms[3].weight, **of_linear(1, gate), **of_linear(3, up), **of_linear(2, down))
 
 
+# ---- a product alone ----
+
+@torch.no_grad()
+@pytest.mark.parametrize("isa, dtype, most", in_turn(
+    [(isa, dtype, most) for isa in filter(native, ISAS) for dtype, most in (("f32", 1e-6), ("bf16", 1e-2))],
+    "patches", count=3))
+def test_patches_of_an_image(isa, dtype, most):
+    """A convolution whose window never overlaps is a product over rows of patches."""
+    torch.manual_seed(13)
+    convolution, image = nn.Conv2d(3, WIDTH, 5, 5), torch.randn(BATCH, 3, 15, 20)
+    patches = nn.functional.unfold(image, 5, stride=5).mT.contiguous()
+    layer = mhagen.attention(attention="none", d_model=75, y_width=WIDTH, seq=12, batch=BATCH, isa=isa, dtype=dtype,
+                             out_in=True, wo=convolution.weight.flatten(1).numpy(), bo=convolution.bias.numpy())
+    right = convolution(image).flatten(2).mT
+    assert (torch.from_numpy(layer(patches.numpy())) - right).norm() <= most * right.norm()
+    assert list(layer.weight_shapes()) == ["wo", "bo"]
+
+
+@torch.no_grad()
+def test_a_block_without_attention():
+    """A norm, a product with its activation and the residual connection, then a feed-forward."""
+    torch.manual_seed(14)
+    norms, linear = [norm_of("layer", 1e-5) for _ in range(2)], drawn(nn.Linear(WIDTH, WIDTH))
+    up, down = drawn(nn.Linear(WIDTH, BETWEEN)), drawn(nn.Linear(BETWEEN, WIDTH))
+    x = 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    y = x + nn.functional.silu(linear(norms[0](x)))
+    right = y + down(nn.functional.relu(up(norms[1](y))))
+    keys = {"wo": linear.weight, "bo": linear.bias} | of_norm(1, norms[0]) | of_norm(2, norms[1]) | of_linear(1, up) \
+        | of_linear(2, down)
+    layer = mhagen.attention(attention="none", d_model=WIDTH, seq=ROWS, batch=BATCH, isa="scalar", norm="pre",
+                             residual=True, out_act="silu", ffn=BETWEEN, ffn_act="relu", out_in=True,
+                             **{name: weight.numpy() for name, weight in keys.items()})
+    assert (torch.from_numpy(layer(x.numpy())) - right).abs().max() <= 1e-5 * right.abs().max()
+    assert "gain1" not in layer.weight_shapes() and "gain2" in layer.weight_shapes()
+
+
 def test_names_of_weights():
     """A layer tells what it reads."""
     layer = mhagen.attention(h=HEADS, d_model=WIDTH, dk=WIDTH // HEADS, seq=ROWS, isa="scalar", norm="post", y_width=20,

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, GELU, GELU_TANH, LAYER, PARALLEL, POST_NORM, PRE_NORM, Q_LEN,
-                           QUICK_GELU, RELU, RELU2, RESIDUAL, RMS, SILU, Args, Results, Weights, build, shape_of)
+from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, GELU, GELU_TANH, LAYER, NO_ATTENTION, OUT_ACT, PARALLEL,
+                           POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU, RELU, RELU2, RESIDUAL, RMS, SILU, Args, Results,
+                           Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 functional = torch.nn.functional
@@ -34,10 +35,15 @@ class Layer:
     def __init__(self, options, act=GELU, kind=LAYER, given=True, flipped=False, ones=False):
         torch.manual_seed(3)
         self.options, self.act, self.kind, self.flipped = options, act, kind, flipped
-        self.shape = shape_of(options, h=H, d_model=WIDTH, dk=DK, dv=DK, seq=ROWS, seq_kv=ROWS, batch=BATCH,
-                              norm_kind=kind, layer_eps=EPS, ffn=BETWEEN * bool(options & FFN), ffn_act=act)
+        alone = bool(options & NO_ATTENTION)
+        heads = dict(h=1, dk=WIDTH, dv=WIDTH, project="o") if alone else dict(h=H, dk=DK, dv=DK)
+        self.shape = shape_of(options, **heads, d_model=WIDTH, seq=ROWS, seq_kv=ROWS, batch=BATCH, norm_kind=kind,
+                              layer_eps=EPS, ffn=BETWEEN * bool(options & FFN), ffn_act=act, out_act=act)
+        shapes = SHAPES | ({"wo": (WIDTH, WIDTH)} if alone else {})
         self.w = {name: torch.randn(shape) / (shape[0] ** 0.5 if name.startswith("w") else 1)
-                  for name, shape in SHAPES.items() if given or name.startswith("w")}
+                  for name, shape in shapes.items() if given or name.startswith("w")}
+        if options & OUT_ACT:
+            self.w.pop("gain1", None)
         if ones:
             self.w |= {name: torch.ones(w.shape) for name, w in self.w.items()}
 
@@ -59,6 +65,9 @@ class Layer:
         return product + self.w[f"b{letter}"].double() if f"b{letter}" in self.w else product
 
     def attention(self, x):
+        if self.options & NO_ATTENTION:
+            y = self.linear("o", x)
+            return ACTIVATIONS[self.act](y) if self.options & OUT_ACT else y
         q, k, v = (self.linear(letter, x).unflatten(-1, (H, DK)).transpose(1, 2) for letter in "qkv")
         return self.linear("o", functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
@@ -131,6 +140,14 @@ def test_feed_forward(library, norm, kind, gate, act):
         expect(library, Layer(FFN | norm | gate | residual, act, kind, given, flipped), x)
         if norm & PRE_NORM:
             expect(library, Layer(FFN | norm | gate | residual | PARALLEL, act, kind, given, flipped), x)
+
+
+@pytest.mark.parametrize("norm, kind", NORMS)
+@pytest.mark.parametrize("act", [None, *ACTIVATIONS])
+def test_a_product_alone(library, norm, kind, act):
+    x, options = torch.randn(BATCH, ROWS, WIDTH), NO_ATTENTION | norm | (0 if act is None else OUT_ACT)
+    for more, given, flipped in (0, True, False), (RESIDUAL, True, True), (RESIDUAL | FFN, False, False):
+        expect(library, Layer(options | more, act or GELU, kind, given, flipped), x)
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)
