@@ -43,12 +43,16 @@ function M.add(model, kernels, all, given)
     list[#list + 1] = { name = name, part = part(...) }
     return list[#list]
   end
+  local function add_table(name, module, rows)
+    local tensor = model.tensors[prefix .. module]
+    add(name, module, rows, width, tensor and #tensor.shape == 3 and { 1, rows, width } or nil)
+  end
   for i, name in ipairs(made.tokens) do
     tokens[i] = add("token" .. i, name, width)
     tokens[i].token = true
   end
-  local places = model.tensors[prefix .. made.places]
-  add("places", made.places, made.rows, width, places and #places.shape == 3 and { 1, made.rows, width } or nil)
+  if made.registers then add_table("registers", made.registers.name, made.registers.rows) end
+  add_table("places", made.places, made.rows - (made.registers and made.registers.rows or 0))
   local function add_norm(before, module)
     add(before .. "gains", module .. ".weight", width)
     add(before .. "biases", module .. ".bias", width)

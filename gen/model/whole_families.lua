@@ -19,7 +19,9 @@
 --     rows               How many rows the layers have.
 --     products           What makes them, { module, bias = whether it has one, act = what becomes of the result or
 --                        nil, rows, axes = of a row of weights } each.
+--     first              How many rows are in front of the last product's.
 --     tokens, places     Tensors of rows in front of these, and of the positions of all.
+--     registers          Rows without positions behind those of tokens, { name, rows }, or nil.
 --     norm               The norm after that, or nil.
 --   stacks      How many kinds of layers of the family are taken, from the first on, if not all are.
 --   last        The norm after the last layer, where the embeddings have none. Its epsilon is that of the layers.

@@ -28,6 +28,7 @@ end
 --   patch, lists          the default of patch_size; whether sizes may have two numbers
 --   square                only squares have their positions as the file has them
 --   module, bias          of the projection of patches; whether it has one
+--   registers             of (fields): as inputs has them, or nil
 --   tokens, places, norm  as inputs has them
 local function images(of)
   return function(c)
@@ -38,15 +39,16 @@ local function images(of)
     if of.square and height ~= width then
       c:fail("image_size", "of other heights than widths has positions that are interpolated, which is not made")
     end
-    local patches = down * across
+    local patches, registers = down * across, of.registers and of.registers(c)
+    local tokens = #of.tokens + (registers and registers.rows or 0)
     return {
-      of = "an image", input = "pixels", template = "images", rows = #of.tokens + patches,
+      of = "an image", input = "pixels", template = "images", rows = tokens + patches,
       products = { { module = of.module, bias = of.bias, rows = patches,
                      axes = { channels, patch_height, patch_width } } },
-      tokens = of.tokens, places = of.places, norm = of.norm,
-      values = { channels = channels, image_height = height, image_width = width, patches = patches, down = down,
-                 across = across, patch_height = patch_height, patch_width = patch_width,
-                 depth = channels * patch_height * patch_width } }
+      first = tokens, tokens = of.tokens, registers = registers, places = of.places, norm = of.norm,
+      values = { channels = channels, image_height = height, image_width = width,
+                 patches = patches, down = down, across = across,
+                 patch_height = patch_height, patch_width = patch_width, depth = channels * patch_height * patch_width } }
   end
 end
 
@@ -60,44 +62,50 @@ end
 local HEADS = { "^pooler%.", "^classifier%.", "^cls_classifier%.", "^distillation_classifier%.", "^decoder%.",
                 "mask_token$" }
 
--- Their embeddings have the same names.
-local function embeddings(patch, tokens, square)
-  local full = {}
-  for i, token in ipairs(tokens) do full[i] = "embeddings." .. token end
-  return images { patch = patch, lists = true, square = square, module = "embeddings.patch_embeddings.projection",
-                  bias = true, tokens = full, places = "embeddings.position_embeddings" }
+-- Their embeddings have the same names. of: as of images; tokens without what stands in front of their names.
+local function embeddings(of)
+  for i, token in ipairs(of.tokens) do of.tokens[i] = "embeddings." .. token end
+  of.module, of.bias, of.places = "embeddings.patch_embeddings.projection", true, "embeddings.position_embeddings"
+  of.lists = true
+  return images(of)
 end
 
 local function like_vit(kind, tokens)
   return { types = { kind }, module = "attention", maps = { ["1"] = "intermediate.dense", ["2"] = "output.dense" },
     norms = { "layernorm_before", "layernorm_after" }, last = "layernorm", left_out = HEADS,
-    harmless = "encoder_stride", inputs = embeddings(16, tokens),
+    harmless = "encoder_stride", inputs = embeddings { patch = 16, tokens = tokens },
     keys = function(c)
       return pre_norm(c:positive("layer_norm_eps", 1e-12), c:int("intermediate_size", 3072),
         activation(c, "hidden_act", "gelu"))
     end }
 end
 
-local dinov2 = { types = { "dinov2" }, module = "attention", norms = { "norm1", "norm2" }, last = "layernorm",
-                 gains = { gain1 = "layer_scale1.lambda1", gain2 = "layer_scale2.lambda1" }, left_out = HEADS,
-                 inputs = embeddings(14, { "cls_token" }, true),
-                 harmless = "apply_layernorm reshape_hidden_states out_features out_indices stage_names " ..
-                   "layerscale_value use_mask_token hidden_act intermediate_size" }
-
 local function is_gated(c) return c:flag("use_swiglu_ffn", false) end
 
-function dinov2.maps(c)
+local function maps_of_dinov2(c)
   if not is_gated(c) then return { ["1"] = "mlp.fc1", ["2"] = "mlp.fc2" } end
   return { ["1"] = { "mlp.weights_in", 0, 2 }, ["2"] = "mlp.weights_out", ["3"] = { "mlp.weights_in", 1, 2 } }
 end
 
 -- A gated feed-forward has two thirds of the width, a multiple of 8.
-function dinov2.keys(c)
+local function keys_of_dinov2(c)
   local eps = c:positive("layer_norm_eps", 1e-6)
   local wide = math.floor(c:int("hidden_size", 768) * c:positive("mlp_ratio", 4))
   if is_gated(c) then return pre_norm(eps, (math.floor(wide * 2 / 3) + 7) // 8 * 8, "silu", true) end
   return pre_norm(eps, wide, activation(c, "hidden_act", "gelu"))
 end
+
+-- patch: the default of patch_size; registers: as of images.
+local function dinov2(kind, patch, registers)
+  return { types = { kind }, module = "attention", norms = { "norm1", "norm2" }, last = "layernorm",
+    maps = maps_of_dinov2, gains = { gain1 = "layer_scale1.lambda1", gain2 = "layer_scale2.lambda1" },
+    inputs = embeddings { patch = patch, tokens = { "cls_token" }, square = true, registers = registers },
+    left_out = HEADS, keys = keys_of_dinov2,
+    harmless = "apply_layernorm reshape_hidden_states out_features out_indices stage_names layerscale_value " ..
+      "use_mask_token hidden_act intermediate_size" }
+end
+
+local function registers(c) return { name = "embeddings.register_tokens", rows = size(c, "num_register_tokens", 4) } end
 
 -- ---- the towers of CLIP and SigLIP ----
 
@@ -123,7 +131,7 @@ local function sound(c)
     of = "a sound", input = "features", template = "sound", rows = rows,
     products = { { module = "encoder.conv1", bias = true, act = "gelu", rows = 2 * rows, axes = { bins, 3 } },
                  { module = "encoder.conv2", bias = true, act = "gelu", rows = rows, axes = { width, 3 } } },
-    tokens = {}, places = "encoder.embed_positions.weight", values = { bins = bins, frames = 2 * rows } }
+    first = 0, tokens = {}, places = "encoder.embed_positions.weight", values = { bins = bins, frames = 2 * rows } }
 end
 
 local EPS_OF_WHISPER = 1e-5 -- its class has no field for it
@@ -143,7 +151,8 @@ local whisper = {
 M.rows = {
   like_vit("vit", { "cls_token" }),
   like_vit("deit", { "cls_token", "distillation_token" }),
-  dinov2,
+  dinov2("dinov2", 14),
+  dinov2("dinov2_with_registers", 16, registers),
   tower("clip_vision_model", { patch = 32, tokens = { "embeddings.class_embedding" }, norm = "pre_layrnorm", eps = 1e-5,
                                act = "quick_gelu" }),
   tower("siglip_vision_model", { patch = 16, bias = true, tokens = {}, eps = 1e-6, act = "gelu_pytorch_tanh" }),

@@ -65,8 +65,14 @@ local function add_inputs(values, embeddings)
     values["product" .. i] = tostring(entry.number)
   end
   values.gathered_floats = tostring(aligned(memory.BYTES * gathered) // memory.BYTES)
-  values.mean_of = #tokens > 0 and ("from + %d * WIDTH, ROWS - %d"):format(#tokens, #tokens) or "from, ROWS"
-  values.tokens, values.token_list = tostring(#tokens), table.concat(tokens, ", ")
+  values.mean_of = made.first > 0 and ("from + %d * WIDTH, ROWS - %d"):format(made.first, made.first) or "from, ROWS"
+  values.first_rows, values.tokens, values.token_list = tostring(made.first), tostring(#tokens),
+    table.concat(tokens, ", ")
+  local registers = made.registers
+  values.registers, values.to = tostring(registers and registers.rows or 0), registers and "placed" or "to"
+  values.placed_rows = part(values, registers, "whole_placed.c.in")
+  values.register_rows = part(values, registers, "whole_registers.c.in")
+  values.places_rows = registers and ("(ROWS - %d)"):format(registers.rows) or "ROWS"
   values.input = made.input
   values.token_rows = part(values, #tokens > 0, "whole_tokens.c.in")
   values.first_norm = part(values, made.norm, "whole_first_norm.c.in")

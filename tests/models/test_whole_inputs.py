@@ -30,6 +30,8 @@ MODELS = {
     "dinov2": ({"mlp_ratio": 2}, "Dinov2Model"),
     "dinov2, with gates": ({"use_swiglu_ffn": True, "qkv_bias": False}, "Dinov2ForImageClassification"),
     "dinov2, without a mask": ({"use_mask_token": False, "layer_norm_eps": 1e-4}, "Dinov2Model"),
+    "dinov2_with_registers": ({"num_register_tokens": 3, "use_swiglu_ffn": True}, "Dinov2WithRegistersModel"),
+    "dinov2_with_registers, that classifies": ({}, "Dinov2WithRegistersForImageClassification"),
     "clip_vision_model": ({}, "CLIPVisionModel"),
     "clip_vision_model, projected": ({"hidden_act": "gelu"}, "CLIPVisionModelWithProjection"),
     "siglip_vision_model": ({}, "SiglipVisionModel"),
@@ -104,6 +106,7 @@ def test_models(name, tmp_path):
     status, rows, mean = whole.run(image)
     assert status == 0 and rows.shape == right.shape and near(rows, right)
     tokens = {"deit": 2, "siglip_vision_model": 0, "whisper": 0}.get(name.split(",")[0], 1)
+    tokens += getattr(model.config, "num_register_tokens", 0)
     assert whole.sizes.get("TOKENS", 0) == tokens and near(mean, right[tokens:].mean(0))
     names = ["BINS", "FRAMES"] if image.dim() == 3 else ["CHANNELS", "IMAGE_HEIGHT", "IMAGE_WIDTH"]
     assert list(image.shape[1:]) == [whole.sizes[key] for key in names]
@@ -257,7 +260,7 @@ def test_what_is_left_out(tmp_path):
     ("whisper", {"encoder_norm": "rms"}, "", "encoder_norm = rms: may change the model"),
     ("dinov2", {"image_size": [23, 24]}, "", "image_size: of other heights than widths has positions that are inter"),
     ("clip_vision_model", {"image_size": [23, 23]}, "", "image_size: it must be a number from 1 on"),
-    ("dinov2", {"model_type": "dinov2_with_registers"}, "", "--whole does not know type dinov2_with_registers"),
+    ("dinov2", {"model_type": "vit_msn"}, "", "--whole does not know type vit_msn; it knows bert, camembert"),
 ])
 def test_refusals(name, fields, keys, said, tmp_path):
     model_of(name, tmp_path / "own")
