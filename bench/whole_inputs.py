@@ -1,5 +1,5 @@
-"""DeiT-S or the encoder of Whisper tiny as one C program (`mhagen model --whole`), beside PyTorch: milliseconds an image
-or half a minute of sound on one thread, all in turn in one process. Weights and inputs are drawn.
+"""DeiT-S or the encoder of Whisper tiny as one C program (`mhagen model --whole`), beside PyTorch: milliseconds an
+image or half a minute of sound on one thread, all in turn in one process. Weights and inputs are drawn.
 
     build/venv/bin/python bench/whole_inputs.py [--model deit|whisper] [--rounds N] [KEY=VALUE...]
 

@@ -3,6 +3,7 @@ import ctypes
 import json
 import random
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -110,6 +111,19 @@ def test_models(name, tmp_path):
     assert whole.sizes.get("TOKENS", 0) == tokens and near(mean, right[tokens:].mean(0))
     names = ["BINS", "FRAMES"] if image.dim() == 3 else ["CHANNELS", "IMAGE_HEIGHT", "IMAGE_WIDTH"]
     assert list(image.shape[1:]) == [whole.sizes[key] for key in names]
+
+
+@pytest.mark.parametrize("kind", [name for name in MODELS if "," not in name and name != "whisper"])
+def test_defaults(kind, tmp_path):
+    """Fields that are missing have the values that transformers gives them."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    written(kind, MODELS[kind][1], tmp_path / "full", **sizes)
+    shutil.copytree(tmp_path / "full", tmp_path / "short/full")
+    (tmp_path / "short/full/config.json").write_text(json.dumps({"model_type": kind, **sizes}))
+    for folder in tmp_path / "full", tmp_path / "short/full":
+        run(MHAGEN, "model", folder, "--whole", "isa=scalar", "-o", folder / "out")
+    for path in (tmp_path / "full/out").iterdir():
+        assert path.read_bytes() == (tmp_path / "short/full/out" / path.name).read_bytes()
 
 
 @torch.no_grad()
