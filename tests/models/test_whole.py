@@ -61,7 +61,9 @@ class Encoder(Whole):
         args = Args(**{"ids": ids.ctypes.data, "types": None if types is None else types.ctypes.data,
                        "length": len(ids), "packed": self.packed_at, "workspace": self.workspace_at,
                        "rows": rows.ctypes.data, "mean": mean.ctypes.data, **changes})
-        return self.library.model_run(ctypes.byref(args)), torch.from_numpy(rows), torch.from_numpy(mean)
+        status = self.library.model_run(ctypes.byref(args))
+        assert self.is_guarded()
+        return status, torch.from_numpy(rows), torch.from_numpy(mean)
 
 
 @pytest.fixture(scope="module")

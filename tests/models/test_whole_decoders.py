@@ -71,7 +71,9 @@ class Decoder(Whole):
         args = Args(**{"ids": ids.data_ptr(), "length": len(ids), "past": past, "packed": self.packed_at,
                        "cache": self.cache_at, "workspace": self.workspace_at, "rows": rows.data_ptr(),
                        "logits": logits.data_ptr(), **changes})
-        return self.library.model_run(ctypes.byref(args)), rows, logits
+        status = self.library.model_run(ctypes.byref(args))
+        assert self.is_guarded()
+        return status, rows, logits
 
 
 def near(found, right, part=1e-4):

@@ -58,7 +58,9 @@ class Encoder(Whole):
         ctypes.memset(self.workspace_at, 0xFF, self.sizes["WORKSPACE_BYTES"])
         args = Args(**{"input": pixels.data_ptr(), "packed": self.packed_at, "workspace": self.workspace_at,
                        "pool": pool, "rows": rows.data_ptr(), "mean": mean.data_ptr(), **changes})
-        return self.library.model_run(ctypes.byref(args)), rows, mean
+        status = self.library.model_run(ctypes.byref(args))
+        assert self.is_guarded()
+        return status, rows, mean
 
 
 def drawn(name):

@@ -18,6 +18,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 
+GUARD = bytes(range(256)) * 256
+
+
 def written(kind, cls, folder, **fields):
     """A model with drawn weights, and its folder."""
     torch.manual_seed(6)
@@ -52,7 +55,12 @@ class Whole:
         assert len(data) == self.sizes["PACKED_BYTES"] and len(data) % 64 == 0
         self.packed, self.packed_at = aligned(len(data))
         ctypes.memmove(self.packed_at, data, len(data))
-        self.workspace, self.workspace_at = aligned(self.sizes["WORKSPACE_BYTES"])
+        self.workspace, self.workspace_at = aligned(self.sizes["WORKSPACE_BYTES"] + len(GUARD))
+        ctypes.memmove(self.workspace_at + self.sizes["WORKSPACE_BYTES"], GUARD, len(GUARD))
+
+    def is_guarded(self):
+        """Whether what is behind the workspace is as it was."""
+        return ctypes.string_at(self.workspace_at + self.sizes["WORKSPACE_BYTES"], len(GUARD)) == GUARD
 
     def check(self, size):
         return self.library.model_check(ctypes.c_void_p(self.packed_at), ctypes.c_size_t(size))
