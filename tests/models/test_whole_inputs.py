@@ -157,6 +157,17 @@ def test_number_types_and_members(deit, tmp_path):
         assert status == 0 and near(rows, right, part)
 
 
+@torch.no_grad()
+def test_room_for_patches(tmp_path):
+    """The rows of few large patches take most of the workspace, beside that of their kernel."""
+    model = model_of("vit", tmp_path / "model", image_size=80, patch_size=40, hidden_size=8, num_attention_heads=1,
+                     intermediate_size=8, num_hidden_layers=1)
+    image = image_of(model)
+    for keys, part in ([], 1e-4), (["dtype=int8"], 1e-1):
+        status, rows, _ = Encoder(tmp_path / "model", tmp_path / f"out{part}", "isa=scalar+avx2", *keys).run(image)
+        assert status == 0 and near(rows, rows_of(model, image), part)
+
+
 def test_pools(deit, tmp_path):
     """The same bits on any number of threads, and whatever the run before did; results that are not asked for are not
     written."""
