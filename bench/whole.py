@@ -107,6 +107,7 @@ def peers(folder, out, threads):
     how = onnxruntime.SessionOptions()
     how.intra_op_num_threads, how.log_severity_level = threads, 3
     session = onnxruntime.InferenceSession(out / "model.onnx", how, providers=["CPUExecutionProvider"])
+
     def by_onnxruntime(ids):
         return session.run(None, {"ids": ids.astype("i8")[None]})[0][0]
     return {f"PyTorch {torch.__version__}": by_torch, f"ONNX Runtime {onnxruntime.__version__}": by_onnxruntime,
