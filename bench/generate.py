@@ -8,52 +8,31 @@ examples/smollm2, a GGUF file of Q4_1. llama.cpp runs it where llama_cpp is inst
 types. Errors are of the logits behind the prompt, as a part of their deviation, against the formulas in float64.
 """
 import argparse
-import ctypes
 import pathlib
-import re
-import subprocess
 import sys
 import tempfile
 import time
 
 import numpy
 
-from suite import MHAGEN, ROOT
-from whole import memory
+from program import Program, memory
+from suite import ROOT
 
 sys.path[:0] = [str(ROOT / "examples/smollm2"), str(ROOT / "examples")]
 ROOM = 2176
 IN_A_ROW = 4
 
 
-class Args(ctypes.Structure):
-    _fields_ = [("ids", ctypes.c_void_p), ("length", ctypes.c_int), ("past", ctypes.c_int),
-                ("packed", ctypes.c_void_p), ("cache", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
-                ("pool", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("logits", ctypes.c_void_p)]
-
-
-class Ours:
-    """The model as C: a library with a cache."""
+class Ours(Program):
+    """The model as C, with a cache."""
 
     def __init__(self, model, out, keys):
-        subprocess.run([MHAGEN, "model", model, "--whole", "seq=1,64", f"seq_kv={ROOM}", "-o", out, "--quiet",
-                        *keys.split(",")], check=True)
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", *out.glob("*.c"), "-lpthread", "-o", out / "model.so"],
-                       check=True)
-        self.library = ctypes.CDLL(out / "model.so")
-        sizes = {key: int(value) for key, value in re.findall(r"#define MODEL_(\w+) (\d+)",
-                                                             (out / "model.h").read_text())}
-        data = (out / "model.packed").read_bytes()
-        self.bytes, self.logits = len(data), numpy.zeros(sizes["VOCABULARY"], "f4")
-        self.packed, self.cache, self.workspace = (memory(size) for size in (
-            len(data), sizes["CACHE_BYTES"], sizes["WORKSPACE_BYTES"]))
-        ctypes.memmove(self.packed[1], data, len(data))
+        super().__init__(model, out, ["seq=1,64", f"seq_kv={ROOM}", *keys.split(",")],
+                         "ids length past packed cache workspace pool rows logits".split())
+        self.logits, self.cache = numpy.zeros(self.sizes["VOCABULARY"], "f4"), memory(self.sizes["CACHE_BYTES"])
 
     def __call__(self, ids, past):
-        args = Args(ids=ids.ctypes.data, length=len(ids), past=past, packed=self.packed[1], cache=self.cache[1],
-                    workspace=self.workspace[1], logits=self.logits.ctypes.data)
-        status = self.library.model_run(ctypes.byref(args))
-        assert status == 0, f"status {status}"
+        self.run(ids=ids, length=len(ids), past=past, cache=self.cache[1], logits=self.logits)
         return self.logits
 
 

@@ -390,6 +390,7 @@ MUTATIONS = [
     ("a branch without its norm", "graph/layer.lua", 'norm_behind(cfg, list, "1b", "branch", x, gain)', "list"),
     ("a norm with the weights of the other", "graph/layer.lua", "norm_behind(cfg, list, 2,",
      "norm_behind(cfg, list, 1,"),
+    ("a coefficient of gelu beside bf16", "tape/activation.lua", "0.398805261", "0.418805261"),
     ("the denominator of gelu", "tape/activation.lua", "2.50663495", "2.5166"),
     ("the sign of a smooth activation", "tape/activation.lua", 't:op("sub", w, "minus", zero, x)', "zero"),
     ("a square of relu", "tape/activation.lua", 't:op("mul", w, "result", positive, positive)', "positive"),

@@ -34,11 +34,11 @@ local function beside(tile)
   return list
 end
 
-local function activation(tile) return tile.last and activations[tile.activate] end
+local function activation(tile, isa) return tile.last and activations.behind(tile.activate, tile.b.scheme, isa) end
 
 -- Their parts of a function's name and of its comment.
-function M.more(tile)
-  local activate, name, text = activation(tile), "", ""
+function M.more(tile, isa)
+  local activate, name, text = activation(tile, isa), "", ""
   if activate then name, text = "_" .. activate.name, ", then " .. activate.name end
   for _, other in ipairs(beside(tile)) do
     name, text = name .. other.of.name .. other.rows.name, text .. other.of.text .. other.rows.name
@@ -118,7 +118,7 @@ function M.of(K, tile, p, base, rows)
   return { init = init, steps = function(...)
     local target, list = target_of(tile, p, base, rows), { ... }
     if #list == 0 then list[1] = floats(target) end
-    local activate = activation(tile)
+    local activate = activation(tile, K.plan.isa)
     if activate then
       list[#list + 1] = { apply = function(value, at) return activate.apply(K.t, at.v.w, value, "_" .. at.name) end }
     end

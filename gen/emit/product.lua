@@ -110,7 +110,7 @@ local function whole_tile(K, tile)
   local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
   local added = tile.mode == "next" and ", added to what is there" or ""
-  local name, text = ending.more(tile)
+  local name, text = ending.more(tile, K.plan.isa)
   K:part(name_of(tile) .. name, ("%s, %d K steps%s%s."):format(tile.text, tile.steps, added, text),
     ending.add_params(operand_params(tile), tile, ending.of_rows(tile)), function(p)
     local inner, ends = inner_of(K, tile, p), ending.of(K, tile, p, 0, tile.rows)

@@ -214,7 +214,7 @@ end
 
 local function activation_program(isa)
   local t, rows = tape.new(isa), {}
-  for i, activation in ipairs(activations) do
+  local function add(activation)
     local widths = {}
     for k, w in ipairs(isa.widths) do
       widths[k] = ("{%d, %s}"):format(w.lanes, record_sweep(t, w, activation.name, function(_, _, x)
@@ -222,8 +222,11 @@ local function activation_program(isa)
       end))
     end
     widths[#widths + 1] = "{0, NULL}"
-    local name, bound = activation.name, activation.bound(isa)
-    rows[i] = ('    {"%s", %g, %s, {%s}, -1, 0},'):format(name, bound, name, table.concat(widths, ", "))
+    rows[#rows + 1] = ('    {"%s", %g, %d, %s, {%s}, -1, 0},'):format(activation.name, activation.bound(isa),
+      activation.of_x and 1 or 0, activation.exact, table.concat(widths, ", "))
+  end
+  for _, activation in ipairs(activations) do
+    if isa.fused or not activation.of_x then add(activation) end -- others are not used where fma rounds twice
   end
   local values = surroundings(isa)
   values.functions, values.rows = cprint.functions(t), table.concat(rows, "\n")
