@@ -9,25 +9,17 @@ largest number.
 """
 import argparse
 import copy
-import ctypes
 import pathlib
-import re
-import subprocess
 import tempfile
 import time
 
+import numpy
 import torch
 import transformers
 
-from suite import MHAGEN
-from whole import memory
+from program import Program
 
 IN_A_ROW = 3  # runs of a program, which finds its weights in the caches then, as a program of its own would
-
-
-class Args(ctypes.Structure):
-    _fields_ = [("input", ctypes.c_void_p), ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
-                ("pool", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p)]
 
 
 def drawn(name):
@@ -41,27 +33,18 @@ def drawn(name):
     return model, model, torch.randn(1, 3, 224, 224)
 
 
-class Whole:
+class Whole(Program):
     """The model as C, for one input."""
 
     def __init__(self, folder, out, keys, data):
-        subprocess.run([MHAGEN, "model", folder, "--whole", "-o", out, "--quiet", *keys], check=True)
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", *out.glob("*.c"), "-lpthread", "-o", out / "model.so"],
-                       check=True)
-        self.library = ctypes.CDLL(out / "model.so")
-        sizes = {key: int(value) for key, value in re.findall(r"#define MODEL_(\w+) (\d+)",
-                                                              (out / "model.h").read_text())}
-        packed = (out / "model.packed").read_bytes()
-        self.packed, self.workspace = memory(len(packed)), memory(sizes["WORKSPACE_BYTES"])
-        ctypes.memmove(self.packed[1], packed, len(packed))
-        self.data, self.rows = data, torch.empty(sizes["ROWS"], sizes["WIDTH"])
-        self.args = Args(input=data.data_ptr(), packed=self.packed[1], workspace=self.workspace[1],
-                         rows=self.rows.data_ptr())
+        name = "pixels" if data.dim() == 4 else "features"
+        super().__init__(folder, out, keys, [name, "packed", "workspace", "pool", "rows", "mean"])
+        self.rows = numpy.empty((self.sizes["ROWS"], self.sizes["WIDTH"]), "f4")
+        self.fields = {name: data.numpy(), "rows": self.rows}
 
     def __call__(self):
-        status = self.library.model_run(ctypes.byref(self.args))
-        assert status == 0, f"status {status}"
-        return self.rows
+        self.run(**self.fields)
+        return torch.from_numpy(self.rows)
 
 
 def by_torch(module, data):
