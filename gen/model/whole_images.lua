@@ -48,7 +48,8 @@ local function images(of)
       first = tokens, tokens = of.tokens, registers = registers, places = of.places, norm = of.norm,
       values = { channels = channels, image_height = height, image_width = width,
                  patches = patches, down = down, across = across,
-                 patch_height = patch_height, patch_width = patch_width, depth = channels * patch_height * patch_width } }
+                 patch_height = patch_height, patch_width = patch_width,
+                 depth = channels * patch_height * patch_width } }
   end
 end
 
