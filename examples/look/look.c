@@ -1,11 +1,11 @@
 /* Ranks images by how near they are to the first one, with a model that `mhagen model --whole` has
- * written. Reads the pixels of one image after another, as float32 numbers of this machine in the
- * order of args.pixels, which the model's processor has made. Prints the cosine of each image's
+ * written. Reads a file with the pixels of one image after another, as float32 numbers of this
+ * machine in the order of args.pixels, which the model's processor has made. Prints the cosine of each image's
  * vector and the first one's: the row of the class token, or without tokens the mean of all rows.
  *
  *   build/mhagen model MODEL --whole isa=x86 -o out
  *   cc -O2 -I out examples/look/look.c out/[!.]*.c -lm -lpthread -o look
- *   ./look out/model.packed < pixels.bin
+ *   ./look out/model.packed pixels.bin
  */
 #include "model.h"
 
@@ -29,10 +29,12 @@ static double dot(const float *a, const float *b) {
 int main(int count, char **words) {
   static float first[MODEL_WIDTH], mean[MODEL_WIDTH];
   const float *vector = MODEL_TOKENS > 0 ? rows : mean;
-  const void *packed = count == 2 ? mapped(words[1], MODEL_PACKED_BYTES) : NULL;
-  if (!packed) return fprintf(stderr, "usage: look MODEL.packed, a file of this model\n"), 2;
+  const void *packed = count == 3 ? mapped(words[1], MODEL_PACKED_BYTES) : NULL;
+  if (!packed) return fprintf(stderr, "usage: look MODEL.packed PIXELS, with the file of this model\n"), 2;
+  FILE *const images = fopen(words[2], "rb");
+  if (!images) return perror(words[2]), 2;
   size_t got;
-  for (int number = 0; (got = fread(pixels, sizeof *pixels, PIXELS, stdin)) == PIXELS; number++) {
+  for (int number = 0; (got = fread(pixels, sizeof *pixels, PIXELS, images)) == PIXELS; number++) {
     const model_args args = {
       .pixels = pixels, .packed = packed, .workspace = workspace, .rows = rows, .mean = mean};
     const mhagen_status status = model_run(&args);

@@ -335,11 +335,12 @@ def test_versions_have_their_commits():
         assert run("git", "show", "-s", "--format=%cs", commit, cwd=ROOT).strip() == date
 
 
-def test_plot_of_speed(tmp_path):
-    """docs/speed.svg has the figures of docs/bench.md."""
+def test_plots_of_times(tmp_path):
+    """docs/speed.svg has the figures of docs/bench.md, docs/whole.svg those of docs/whole.md."""
     pytest.importorskip("matplotlib")
-    run(sys.executable, ROOT / "bench/plot.py", tmp_path / "new.svg")
-    assert (tmp_path / "new.svg").read_text() == (ROOT / "docs/speed.svg").read_text()
+    run(sys.executable, ROOT / "bench/plot.py", tmp_path)
+    for name in "speed.svg", "whole.svg":
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
 
 
 def test_plot_of_threads(tmp_path):

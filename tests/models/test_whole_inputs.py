@@ -245,17 +245,21 @@ def test_example(name, tmp_path):
     run(MHAGEN, "model", tmp_path / "model", "--whole", "isa=scalar", "-o", tmp_path / "out")
     run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-I", tmp_path / "out", ROOT / "examples/look/look.c",
         *tmp_path.glob("out/*.c"), "-lm", "-lpthread", "-o", tmp_path / "look")
-    words, images = [tmp_path / "look", tmp_path / "out/model.packed"], [image_of(model) for _ in range(3)]
+    words = [tmp_path / "look", tmp_path / "out/model.packed", tmp_path / "pixels.bin"]
+    images = [image_of(model) for _ in range(3)]
     rows = [rows_of(model, image) for image in images]
     vectors = [x[0] if name == "vit" else x.mean(0) for x in rows]
     data = b"".join(image.numpy().tobytes() for image in images)
-    found = subprocess.run(words, input=data, capture_output=True, check=True).stdout.split()
+    words[2].write_bytes(data)
+    found = run(*words).split()
     right = [float(torch.cosine_similarity(vectors[0], vector, dim=0)) for vector in vectors]
     assert [float(x) for x in found] == pytest.approx(right, abs=1e-5)
-    result = subprocess.run(words, input=data[:-4], capture_output=True)
+    words[2].write_bytes(data[:-4])
+    result = subprocess.run(words, capture_output=True)
     assert result.returncode == 1 and b"the last image has 1586 of 1587 numbers" in result.stderr
-    result = subprocess.run(words[:1], capture_output=True)
-    assert result.returncode == 2 and result.stderr.startswith(b"usage: ")
+    for wrong, said in (words[:1], b"usage: "), ([*words[:2], tmp_path / "none"], b"/none: No such file"):
+        result = subprocess.run(wrong, capture_output=True)
+        assert result.returncode == 2 and said in result.stderr
 
 
 def test_what_is_left_out(tmp_path):
