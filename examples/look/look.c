@@ -1,7 +1,8 @@
 /* Ranks images by how near they are to the first one, with a model that `mhagen model --whole` has
  * written. Reads a file with the pixels of one image after another, as float32 numbers of this
- * machine in the order of args.pixels, which the model's processor has made. Prints the cosine of each image's
- * vector and the first one's: the row of the class token, or without tokens the mean of all rows.
+ * machine in the order of args.pixels, which the model's processor has made. Prints the cosine of
+ * each image's vector and the first one's: the row of the class token, or without tokens the mean
+ * of all rows.
  *
  *   build/mhagen model MODEL --whole isa=x86 -o out
  *   cc -O2 -I out examples/look/look.c out/[!.]*.c -lm -lpthread -o look
@@ -30,7 +31,7 @@ int main(int count, char **words) {
   static float first[MODEL_WIDTH], mean[MODEL_WIDTH];
   const float *vector = MODEL_TOKENS > 0 ? rows : mean;
   const void *packed = count == 3 ? mapped(words[1], MODEL_PACKED_BYTES) : NULL;
-  if (!packed) return fprintf(stderr, "usage: look MODEL.packed PIXELS, with the file of this model\n"), 2;
+  if (!packed) return fprintf(stderr, "usage: look MODEL.packed PIXELS, files of this model\n"), 2;
   FILE *const images = fopen(words[2], "rb");
   if (!images) return perror(words[2]), 2;
   size_t got;
