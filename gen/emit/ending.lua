@@ -39,7 +39,7 @@ local function activation(tile, isa) return tile.last and activations.behind(til
 -- Their parts of a function's name and of its comment.
 function M.more(tile, isa)
   local activate, name, text = activation(tile, isa), "", ""
-  if activate then name, text = "_" .. activate.name, ", then " .. activate.name end
+  if activate then name, text = "_" .. activate.exact, ", then " .. activate.exact end
   for _, other in ipairs(beside(tile)) do
     name, text = name .. other.of.name .. other.rows.name, text .. other.of.text .. other.rows.name
   end

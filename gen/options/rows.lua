@@ -69,6 +69,7 @@ end
 local function unprojected(letter, heads, width)
   return function(values)
     local count, each = values[heads[1]] or values[heads[2]], values[width[1]] or values[width[2]]
+    if values.attention == "none" then return nil end -- whose dk is d_model
     return lacks(values, letter) and count and each and count * each or nil
   end
 end
