@@ -220,11 +220,19 @@ local function pack_layers(all, packers, args)
   return files, done
 end
 
--- A line of JSON for each layer that has values of a graph: those that are its arguments.
-local function values_of(all)
+-- A line of JSON for each layer that has values of a graph: those that are its arguments. Also for each node that is
+-- no layer.
+local function values_of(model, all)
   local lines = {}
   for _, layer in ipairs(all) do
-    lines[#lines + 1] = layer.values and json.encode(layer:values()) or nil
+    local values = layer.values and layer:values()
+    if values then
+      values.config = config.canonical(layer.cfg)
+      lines[#lines + 1] = json.encode(values)
+    end
+  end
+  for _, node in ipairs(model.left) do
+    lines[#lines + 1] = json.encode { no_layer = node.name, why = node.why }
   end
   return table.concat(lines, "\n") .. "\n"
 end
@@ -291,7 +299,7 @@ local function run(args)
   append(files, packed)
   append(files, args.onnxruntime and onnxruntime.graph_files(model, args) or {})
   must(host.write_files(args.output, files))
-  if args.values then must(host.print(values_of(all))) end
+  if args.values then must(host.print(values_of(model, all))) end
   local compile = args.onnxruntime and onnxruntime.compile(args, files, kernels[1].cfg)
     or compile_line(args, files, kernels[1].cfg)
   if args.quiet or args.values then return 0 end

@@ -219,6 +219,15 @@ function others.MatMul(self, node, value, i)
   return from_a and from_b and sum
 end
 
+-- Outer products of numbers, as places and frequencies often are.
+function others.Einsum(self, node, value, i)
+  local left, right, out = (node.attributes.equation or ""):gsub("%s", ""):match "^(%a),(%a)%->(%a%a)$"
+  if not left or left == right or left .. right ~= out then return nil end
+  local columns = self.shapes[value][2]
+  local x, y = self:at(node.inputs[1], i // columns), self:at(node.inputs[2], i % columns)
+  return type(x) == "number" and type(y) == "number" and x * y or nil
+end
+
 -- Along the axis up to an element, or before it. Of a number that is repeated it takes no steps.
 function others.CumSum(self, node, value, i)
   local axis, shape, source = self:at(node.inputs[2], 0), self.shapes[value], self:source(node.inputs[1])

@@ -1,6 +1,7 @@
 """Attention of PyTorch's models by kernels of mhagen. Inference on CPUs only.
 
     replace(model, example)              swaps the attention of a model in place, and returns the model
+    export(model, example, out)          writes the kernels and packed weights of a model's attention, as C
     report(model)                        a line for each layer: its kernels, or why it is left to PyTorch
     growing_cache(model)                 a cache for a decoder's generate(), whose steps are kernels too
     scaled_dot_product_attention(q, ..)  torch.nn.functional's, by a kernel
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _build, _keys, _operators, _projections
+from ._graph import export
 from ._operators import TYPES, is_step, place, places, require, require_mask, rooms
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from tools import MHAGEN, run
 def layers_of(path, out, *keys):
     """The layers as --values has them."""
     text = run(MHAGEN, "model", path, "-o", out, "--values", *keys)
-    return [json.loads(line) for line in text.splitlines() if line]
+    values = [json.loads(line) for line in text.splitlines() if line]
+    return [each for each in values if "layer" in each]
 
 
 def rows_of(path, out, rows):
