@@ -2,8 +2,8 @@
 
     export(model, example, out, ...)    the kernels, the packed weights and the table of a model's attention
     Call(args, kwargs)                  the arguments of a module as a list of tensors
-    write(model, call, path)            an ONNX file of the module with these arguments
-    layers_of(path, out, options)       what `mhagen model` says of the layers in it
+    write(model, call, path, forward)   an ONNX file of the module with these arguments
+    values_of(path, out, options)       what `mhagen model` says of the layers in it
 
 PyTorch has two exporters. The older one traces, takes a tenth of the time and needs no other package; the other one
 knows more operators and needs onnxscript. It is asked where the older one fails.
@@ -45,6 +45,7 @@ class Call:
         self.fixed = [self.leaves[places[0]] for number, places in enumerate(groups) if fixed(number)]
         self.tensors = tuple(self.leaves[places[0]] for places in self.places)
         self.result: list[Any] = []  # the leaves of the result, once it was traced
+        self.result_spec: Any = None
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves = list(self.leaves)
@@ -98,13 +99,13 @@ class Plain(torch.overrides.TorchFunctionMode):
 # ---- exporters ----
 
 @contextlib.contextmanager
-def of_tensors(model: nn.Module, call: Call) -> Iterator[None]:
+def of_tensors(model: nn.Module, call: Call, forward: Callable[..., Any]) -> Iterator[None]:
     """The module takes tensors and returns tensors. It is no part of another one, so that nodes have its names."""
-    own, forward = model.__dict__.get("forward"), model.forward
+    own = model.__dict__.get("forward")
 
     def traced(*tensors: Tensor) -> tuple[Tensor, ...]:
         args, kwargs = call.arguments(tensors)
-        call.result, _ = _pytree.tree_flatten(plain_result(forward(*args, **kwargs)))
+        call.result, call.result_spec = _pytree.tree_flatten(forward(*args, **kwargs))
         return tuple(leaf for leaf in call.result if isinstance(leaf, Tensor))
     model.__dict__["forward"] = traced
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -116,11 +117,6 @@ def of_tensors(model: nn.Module, call: Call) -> Iterator[None]:
         del model.__dict__["forward"]
         if own is not None:
             model.__dict__["forward"] = own
-
-
-def plain_result(result: Any) -> Any:
-    """transformers' results by name as a dict."""
-    return dict(result) if isinstance(result, Mapping) else result
 
 
 @contextlib.contextmanager
@@ -149,8 +145,8 @@ def by_program(model: nn.Module, call: Call, path: pathlib.Path, names: dict[str
     program.save(str(path))
 
 
-def write(model: nn.Module, call: Call, path: pathlib.Path) -> None:
-    """Raises ValueError with PyTorch's reason."""
+def write(model: nn.Module, call: Call, path: pathlib.Path, forward: Callable[..., Any]) -> None:
+    """forward: that of the module, or what stands for it. Raises ValueError with PyTorch's reason."""
     names = {"input_names": [INPUT.format(at) for at in range(len(call.tensors))], "output_names": [RESULT]}
     ways, hint = [by_tracing, by_program], ""
     if importlib.util.find_spec("onnxscript") is None:
@@ -158,7 +154,7 @@ def write(model: nn.Module, call: Call, path: pathlib.Path) -> None:
     first = None
     for way in ways:
         try:
-            with quiet(), of_tensors(model, call):
+            with quiet(), of_tensors(model, call, forward):
                 way(model, call, path, names)
             return
         except Exception as error:  # exporters raise anything
@@ -225,7 +221,7 @@ def export(model: nn.Module, example: Any, out: str | os.PathLike[str], *options
     words = [_build.word(key, value) for key, value in {"isa": "native", **keys}.items() if value is not None]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, f"{type(model).__name__}.onnx")
-        write(model, call_of(example), path)
+        write(model, call_of(example), path, model.forward)
         values = values_of(path, out, [*words, *options], umask=-1)
     layers = [Layer(module_of(model, each["layer"]), each["layer"], each["kernel"], each["config"],
                     tuple(each.get("notes", ()))) for each in values if "layer" in each]

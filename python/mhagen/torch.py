@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import _build, _keys, _operators, _projections
-from ._graph import export
+from . import _build, _found, _keys, _operators, _projections
+from ._graph import export as export
 from ._operators import TYPES, is_step, place, places, require, require_mask, rooms
 
 if TYPE_CHECKING:
@@ -133,7 +133,11 @@ class Settings:
             alike = [shape]
         else:
             alike = self.padded(shape)
-            shape = alike[0]
+        return self.reason_of_new(name, alike, compiling)
+
+    def reason_of_new(self, name: str, alike: list[Shape], compiling: bool = False) -> str | None:
+        """Why the first of these shapes gets no kernel; the others get theirs with it."""
+        shape, shapes = alike[0], self.shapes.setdefault(name, set())
         if self.learning:
             self.learnt[name] += len({*alike} - shapes)
             shapes.update(alike)
@@ -410,14 +414,14 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
             module.use_nested_tensor = False  # which no layer but PyTorch's own takes
         if transformers and isinstance(module, transformers.PreTrainedModel):
             take_model(name, module, settings)
+    model.__dict__["_mhagen_settings"] = settings
+    if example is not None:
+        learn(model, example, settings)
     if not settings.names:
         found = "; ".join(f"{name or 'it'}: {reason}" for name, reason in settings.left.items())
         raise ValueError(f"mhagen: {type(model).__name__}: has no nn.MultiheadAttention, and no attention of "
                          f"transformers' AttentionInterface, that a kernel can replace: {found or 'none at all'}. A "
                          "call of torch.nn.functional.scaled_dot_product_attention may be one of mhagen.torch's")
-    model.__dict__["_mhagen_settings"] = settings
-    if example is not None:
-        learn(model, example, settings)
     return model
 
 
@@ -458,31 +462,27 @@ def take_model(name: str, model: Any, settings: Settings) -> None:
         _projections.take(whole, module, settings)
 
 
-class OwnCalls(torch.overrides.TorchFunctionMode):
-    """Tells of attention that the model's own code calls, which nothing can swap."""
+def own_call() -> str | None:
+    """The line that calls scaled_dot_product_attention, if it is no library's."""
+    frame = sys._getframe(2)
+    return None if library_of(frame) in LIBRARIES else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
-    def __init__(self, settings: Settings):
-        super().__init__()
-        self.settings = settings
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.scaled_dot_product_attention:
-            caller = sys._getframe(1)
-            if library_of(caller) not in LIBRARIES:
-                self.settings.tell(f"{caller.f_code.co_filename}:{caller.f_lineno}",
-                                   "it calls torch.nn.functional.scaled_dot_product_attention, in whose place it may "
-                                   "call mhagen.torch.scaled_dot_product_attention")
-        return func(*args, **(kwargs or {}))
+def is_told(module: nn.Module) -> bool:
+    """Whether it has a kernel already, or a reason."""
+    return isinstance(module, nn.MultiheadAttention) or "_mhagen" in module.__dict__
 
 
 def learn(model: nn.Module, example: Any, settings: Settings) -> None:
     settings.learning = _operators.making_all = True
     try:
-        with torch.no_grad(), OwnCalls(settings):
-            if isinstance(example, Mapping):
-                model(**example)
-            else:
-                model(*(example if isinstance(example, (tuple, list)) else (example,)))
+        with torch.no_grad():
+            with _found.Watch(own_call) as watch:
+                if isinstance(example, Mapping):
+                    model(**example)
+                else:
+                    model(*(example if isinstance(example, (tuple, list)) else (example,)))
+            _found.take(model, watch, settings, is_told)
     finally:
         settings.learning = _operators.making_all = False
 

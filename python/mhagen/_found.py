@@ -1,0 +1,348 @@
+"""Modules of attention that no row of _projections knows, as one kernel each.
+
+    Watch                                  a run with it shows which modules call a softmax, and with which arguments
+    take(model, watch, settings, others)   gives another forward to each of these that is attention and nothing else
+
+The graph of such a module must be one layer of `mhagen model` from its inputs to its result. Kernels have the weights
+that this command packs. The module and its kernel then compute the example and a drawn input, and must agree.
+"""
+from __future__ import annotations
+
+import functools
+import pathlib
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from . import _build, _graph, _native, _operators
+from ._layer import Attention
+from ._projections import MOST, ROUNDED
+
+LEVELS = 3  # of modules around a softmax that are tried, from the inside
+MOST_FIXED = 4  # sets of masks and tables for which a module has kernels, of one shape
+SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
+SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax, nn.functional.scaled_dot_product_attention}
+
+
+class Refused(ValueError):
+    """Why a module is left to PyTorch."""
+
+
+@functools.cache
+def kernel_of(words: tuple[str, ...]) -> Attention:
+    return Attention(_native.load(words))
+
+
+class Fit(NamedTuple):
+    """The kernel of a module for arguments of one shape."""
+    words: tuple[str, ...]
+    packed: np.ndarray
+    places: dict[str, int]  # of the kernel's arguments among the tensors of the call
+    hidden: bool  # whether a mask of bool says what is not seen
+    fixed: list[tuple[int, Tensor]]  # tensors of the call that must be the same again
+    result: list[Any]  # its leaves; of y the shape and the type
+    at: int  # the place of y in it
+    spec: Any
+
+    def is_for(self, tensors: Sequence[Tensor]) -> bool:
+        return all(torch.equal(tensors[at], tensor) for at, tensor in self.fixed)
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        taken = {name: tensors[at].detach().contiguous() for name, at in self.places.items()}
+        if self.hidden:
+            taken["mask"] = ~taken["mask"]
+        shape, dtype = self.result[self.at]
+        y = torch.empty(shape, dtype=dtype)
+        pointers = {name: tensor.data_ptr() for name, tensor in (taken | {"y": y}).items()}
+        kernel_of(self.words).run(pointers, torch.get_num_threads(), self.packed)
+        return _pytree.tree_unflatten([*self.result[:self.at], y, *self.result[self.at + 1:]], self.spec)
+
+
+def tensors_of(leaves: Sequence[Any]) -> list[Tensor]:
+    """Each once, in the order of _graph.Call."""
+    return list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
+
+
+def own_forward(module: nn.Module) -> Callable[..., Any]:
+    return functools.partial(type(module).forward, module)
+
+
+# ---- from a module to a kernel ----
+
+def proposed(module: nn.Module, call: _graph.Call, keys: str) -> tuple[dict[str, Any], np.ndarray]:
+    """The only layer in the graph of a module, and the file of its packed weights."""
+    dtype = call.tensors[0].dtype
+    config = {"isa": "native", "rope_tables": "packed", **_operators.TYPES.get(dtype, {})}
+    if dtype != torch.float32:
+        config["dtype"] = _build.say_type(dtype)
+    config |= {key: value for key, value in (word.split("=", 1) for word in keys.split()) if key != "lengths"}
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = pathlib.Path(folder, f"{type(module).__name__}.onnx"), pathlib.Path(folder, "out")
+        _graph.write(module, call, path, own_forward(module))
+        values = _graph.values_of(path, out, [f"{key}={value}" for key, value in config.items()])
+        files = list(out.glob("*.packed"))
+        if len(values) != 1 or len(files) != 1:
+            raise Refused("it is more than one layer of attention")
+        return values[0], np.fromfile(files[0], np.uint8)
+
+
+def words_of(config: str, numbers: int) -> tuple[str, ...]:
+    """The config of all batch entries, of so many numbers in the result."""
+    keys = dict(word.split("=", 1) for word in config.split())
+    columns = keys.get("y_width", keys.get("d_model"))
+    if "o" not in keys.get("project", "qkvo") or columns is None:
+        columns = int(keys["h"]) * int(keys.get("dv", keys["dk"]))
+    return _build.words({**keys, "batch": numbers // (int(keys["seq"]) * int(columns))})
+
+
+def places_of(layer: dict[str, Any], call: _graph.Call) -> dict[str, Tensor]:
+    """The tensors of the call that the kernel reads. Raises Refused where the module is more than the layer."""
+    inputs = layer["inputs"]
+    if "project=none" in layer["config"].split():
+        raise Refused("it has no projections: mhagen.torch.scaled_dot_product_attention is for such attention")
+    if layer["output"] != _graph.RESULT or sum(isinstance(leaf, Tensor) for leaf in call.result) != 1:
+        raise Refused("it computes more than attention")
+    if "swapped" in layer:
+        raise Refused("its rows lie as [rows][batch]")
+    if len(inputs["masks"]) > 1 or "past_k" in inputs or "past_v" in inputs:
+        raise Refused("it has a cache, or several masks")
+    names = {key: inputs[key] for key in ("q", "k", "v") if key in inputs}
+    names |= {"mask": mask["value"] for mask in inputs["masks"]}
+    given, found = {_graph.INPUT.format(at): tensor for at, tensor in enumerate(call.tensors)}, {}
+    for name, value in names.items():
+        if value not in given:
+            raise Refused(f"it computes {'a mask' if name == 'mask' else 'other numbers'} before attention")
+        found[name] = given[value]
+    if found.get("mask") is not None and found["mask"].dtype not in (torch.bool, torch.float32):
+        raise Refused(f"its mask is of {found['mask'].dtype}")
+    return found
+
+
+def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys: str) -> Fit:
+    """Arguments are inputs of the graph, or else all but the first one are numbers of it, as tables and masks may be.
+    Raises ValueError."""
+    reasons: list[ValueError] = []
+    for fixed in (lambda at: False), (lambda at: at > 0):
+        call = _graph.Call(args, kwargs, fixed)
+        if not call.tensors or reasons and not call.fixed:
+            break
+        try:
+            layer, packed = proposed(module, call, keys)
+            read = places_of(layer, call)
+        except ValueError as error:
+            reasons.append(error)
+            continue
+        tensors = tensors_of(call.leaves)
+        places = {name: next(at for at, each in enumerate(tensors) if each is tensor) for name, tensor in read.items()}
+        hidden = any(mask.get("hidden", False) for mask in layer["inputs"]["masks"])
+        kept = [(at, tensor.clone()) for at, tensor in enumerate(tensors) if any(tensor is each for each in call.fixed)]
+        at = next(at for at, leaf in enumerate(call.result) if isinstance(leaf, Tensor))
+        result = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in call.result]
+        words = words_of(layer["config"], call.result[at].numel())
+        return Fit(words, packed, places, hidden, kept, result, at, call.result_spec)
+    raise reasons[0] if reasons else Refused("it has no tensors as arguments")
+
+
+def with_kernel(fit: Fit) -> Fit:
+    """The same with the packed weights in memory that a kernel reads: the only ones of the file, at its end."""
+    size = kernel_of(fit.words).kernel.data.packed_bytes
+    packed = _native.allocate(size)
+    packed[:] = fit.packed[len(fit.packed) - size:]
+    return fit._replace(packed=packed)
+
+
+@torch.no_grad()
+def prove(module: nn.Module, fit: Fit, args: Sequence[Any], kwargs: dict[str, Any], most: float) -> None:
+    """Compares on the arguments, and on drawn ones of their shapes. Raises Refused."""
+    call = _graph.Call(args, kwargs)
+    drawn, generator = list(call.tensors), torch.Generator().manual_seed(1)
+    for at in {at for name, at in fit.places.items() if name != "mask"}:
+        own = drawn[at].float()
+        drawn[at] = (torch.randn(own.shape, generator=generator) * own.std() + own.mean()).to(drawn[at].dtype)
+    for tensors in call.tensors, drawn:
+        given = call.arguments(tensors)
+        right, found = (_pytree.tree_flatten(result)[0][fit.at].float()
+                        for result in (own_forward(module)(*given[0], **given[1]), fit.run(tensors)))
+        difference = float((found - right).norm() / right.norm())
+        if not difference <= most:
+            raise Refused(f"its result differs by {difference:.1e} from that of its kernel")
+
+
+class Found:
+    """forward stands in the place of a module's own."""
+
+    def __init__(self, name: str, module: nn.Module, settings: Any):
+        self.name, self.module, self.settings = name, module, settings
+        self.fits: dict[Any, list[Fit]] = {}  # by the arguments' shapes; none where there is no kernel
+        self.weights: tuple[Any, ...] = ()  # of which these are
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes kernels of its own weights."""
+        return {**self.__dict__, "fits": {}, "weights": ()}
+
+    def original(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return own_forward(self.module)(*args, **kwargs)
+
+    @torch.compiler.disable
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        if torch.compiler.is_exporting() or not self.takes(leaves):
+            return self.original(args, kwargs)
+        fit = self.fit_of(args, kwargs, key_of(leaves, spec))
+        return self.original(args, kwargs) if fit is None else fit.run(tensors_of(leaves))
+
+    def takes(self, leaves: Sequence[Any]) -> bool:
+        """Whether a kernel may compute this call; else the reason is told."""
+        tensors, parts = tensors_of(leaves), [part for part in self.module.modules() if part is not self.module]
+        if not tensors or not all(isinstance(leaf, (Tensor, *SIMPLE)) for leaf in leaves) or any(
+                part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__ for part in parts):
+            return False
+        own = list(self.module.parameters())
+        reason = self.settings.reason(tensors[:1], own, tensors, self.module.training)
+        if reason is not None:
+            self.settings.tell(self.name, reason)
+            return False
+        weights = tuple(map(_operators.identity, [*own, *self.module.buffers()]))
+        if weights != self.weights:
+            self.weights, self.fits = weights, {}
+        return True
+
+    def fit_of(self, args: Sequence[Any], kwargs: dict[str, Any], key: Any, fit: Fit | None = None) -> Fit | None:
+        """A kernel that was proved; fit: one that is only proposed."""
+        tensors = tensors_of(_pytree.tree_flatten((args, kwargs))[0])
+        fits = self.fits.get(key)
+        known = next((each for each in fits or () if each.is_for(tensors)), None)
+        if known or fits is not None and (not fits or len(fits) >= MOST_FIXED):
+            return known
+        shape = tuple(tuple(tensor.shape) for tensor in tensors)
+        reason = self.settings.reason_of_new(self.name, [shape])
+        if reason is None:
+            try:
+                fit = with_kernel(fit or propose(self.module, args, kwargs, self.settings.keys))
+                rounds = tensors[0].dtype != torch.float32 or "dtype" in self.settings.keys
+                prove(self.module, fit, args, kwargs, ROUNDED if rounds else MOST)
+                self.fits.setdefault(key, []).append(fit)
+                return fit
+            except ValueError as error:
+                reason = str(error).removeprefix("mhagen: ")
+                self.fits.setdefault(key, [])
+                self.settings.shapes[self.name].discard(shape)
+        self.settings.tell(self.name, reason)
+        return None
+
+
+def key_of(leaves: Sequence[Any], spec: Any) -> tuple[Any, ...]:
+    """What a graph depends on, but for numbers: shapes, which tensors are the same, and other arguments."""
+    order = {id(tensor): at for at, tensor in enumerate(tensors_of(leaves))}
+    return spec, *((order[id(leaf)], leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else (type(leaf), leaf)
+                   for leaf in leaves)
+
+
+# ---- which modules are tried ----
+
+class Frame:
+    """A call of a module, and how often it came to a softmax."""
+
+    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.module, self.args, self.kwargs, self.count = module, args, kwargs, 0
+
+
+class Watch(torch.overrides.TorchFunctionMode):
+    """Takes down the calls of softmax and scaled_dot_product_attention in a run: the modules around each, from the
+    inside, and where its own code is if it calls the latter."""
+
+    def __init__(self, caller: Callable[[], str | None]):
+        super().__init__()
+        self.caller, self.stack, self.found = caller, [], []
+        self.patch = mock.patch.object(nn.Module, "__call__", self.called(nn.Module.__call__))
+        self.stack: list[Frame]
+        self.found: list[tuple[list[Frame], str | None]]
+
+    def called(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        thread = threading.get_ident()
+
+        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return call(module, *args, **kwargs)
+            self.stack.append(Frame(module, args, kwargs))
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self.stack.pop()
+        return watched
+
+    def __enter__(self) -> Any:
+        self.patch.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.patch.stop()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in SOFTMAX:
+            for frame in self.stack:
+                frame.count += 1
+            where = self.caller() if func is nn.functional.scaled_dot_product_attention else None
+            self.found.append((self.stack[::-1], where))
+        return func(*args, **(kwargs or {}))
+
+
+def best_of(frames: Sequence[Frame], keys: str, known: dict[Any, str]) -> tuple[Frame, Fit]:
+    """The module around a softmax that is the most of a layer. Raises Refused with the first reason."""
+    best: tuple[Frame, Fit] | None = None
+    reasons: list[str] = []
+    for frame in frames[:LEVELS]:
+        leaves, spec = _pytree.tree_flatten((frame.args, frame.kwargs))
+        simple = all(isinstance(leaf, (Tensor, *SIMPLE)) for leaf in leaves)
+        key = (type(frame.module), *key_of(leaves, spec)) if simple else None
+        try:
+            if key is None:
+                raise Refused("its arguments are more than tensors and numbers")
+            if key in known:
+                raise Refused(known[key])
+            best = frame, propose(frame.module, frame.args, frame.kwargs, keys)
+        except ValueError as error:
+            reasons.append(str(error).removeprefix("mhagen: "))
+            if key is not None:
+                known[key] = reasons[-1]
+            if best:
+                break
+    if not best:
+        raise Refused(reasons[0] if reasons else "it is no module by itself")
+    return best
+
+
+def take(model: nn.Module, watch: Watch, settings: Any, others: Callable[[nn.Module], bool]) -> None:
+    """Modules around the softmaxes of a run; others: those that have a kernel, or a reason, already."""
+    names, known, seen = {id(module): name for name, module in model.named_modules()}, {}, set()
+    for stack, where in watch.found:
+        frames = [frame for frame in stack if frame.count == 1 and id(frame.module) in names and
+                  not isinstance(frame.module, (nn.Softmax, nn.Dropout))]
+        if any(others(frame.module) for frame in stack) or frames and id(frames[0].module) in seen:
+            continue
+        seen.update(id(frame.module) for frame in frames[:1])
+        name = names[id(frames[0].module)] if frames else ""
+        try:
+            frame, fit = best_of(frames, settings.keys, known)
+            name = names[id(frame.module)]
+            if "forward" in frame.module.__dict__:
+                raise Refused("its forward is not that of its class")
+            found = Found(name, frame.module, settings)
+            leaves, spec = _pytree.tree_flatten((frame.args, frame.kwargs))
+            if found.takes(leaves) and found.fit_of(frame.args, frame.kwargs, key_of(leaves, spec), fit):
+                frame.module.__dict__["forward"] = found.forward
+                settings.names.append(name)
+                continue
+        except Refused as error:
+            settings.left.setdefault(name, str(error))
+        if where:
+            settings.tell(where, "it calls torch.nn.functional.scaled_dot_product_attention, in whose place it may "
+                                 "call mhagen.torch.scaled_dot_product_attention")
