@@ -3,6 +3,7 @@
 local host = require "host"
 local build = require "command.build"
 local config = require "options.config"
+local constant_mask = require "onnx.constant_mask"
 local errors = require "command.errors"
 local fixed = require "onnx.fixed"
 local json = require "base.json"
@@ -182,6 +183,23 @@ local function generate(kernels)
   return files, packers
 end
 
+-- Files of the masks that no input changes. Each layer that has one gets its name, and a note.
+local function mask_files(all, args)
+  local files, known = {}, {}
+  for _, layer in ipairs(args.onnxruntime and {} or all) do
+    local text = layer.found and layer.found.mask_file(layer.cfg)
+    if text and not known[text] then
+      known[text] = ("%s_mask%d.npy"):format(args.name, #files)
+      files[#files + 1] = { name = known[text], text = text, mark = constant_mask.MARK }
+    end
+    if text then
+      layer.mask_file = known[text]
+      table.insert(layer.notes, ("its mask depends on no input: args.mask is %s from byte 128 on"):format(known[text]))
+    end
+  end
+  return files
+end
+
 local SOON = 2 -- seconds between lines that say how far it is
 
 -- Packs what is new in a layer, for each CPU; returns how many bytes that are.
@@ -283,6 +301,7 @@ local function run(args)
   if args.onnxruntime then onnxruntime.check_size(packers) end
   if args.cxx then files[#files + 1] = kernel.cxx() end
   append(files, model_text.table(args.name, source_of(model, args), kernels, all, args.embed))
+  append(files, mask_files(all, args))
   local written = {}
   for i, packer in ipairs(packers) do
     append(files, args.embed and model_text.embedded(packer.cfg.name, packer.name, packed_file.bytes(

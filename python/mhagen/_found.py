@@ -46,6 +46,7 @@ class Fit(NamedTuple):
     packed: np.ndarray
     places: dict[str, int]  # of the kernel's arguments among the tensors of the call
     hidden: bool  # whether a mask of bool says what is not seen
+    mask: np.ndarray | None  # one that no argument changes
     fixed: list[tuple[int, Tensor]]  # tensors of the call that must be the same again
     result: list[Any]  # its leaves; of y the shape and the type
     at: int  # the place of y in it
@@ -61,6 +62,8 @@ class Fit(NamedTuple):
         shape, dtype = self.result[self.at]
         y = torch.empty(shape, dtype=dtype)
         pointers = {name: tensor.data_ptr() for name, tensor in (taken | {"y": y}).items()}
+        if self.mask is not None:
+            pointers["mask"] = self.mask.ctypes.data
         kernel_of(self.words).run(pointers, torch.get_num_threads(), self.packed)
         return _pytree.tree_unflatten([*self.result[:self.at], y, *self.result[self.at + 1:]], self.spec)
 
@@ -76,8 +79,8 @@ def own_forward(module: nn.Module) -> Callable[..., Any]:
 
 # ---- from a module to a kernel ----
 
-def proposed(module: nn.Module, call: _graph.Call, keys: str) -> tuple[dict[str, Any], np.ndarray]:
-    """The only layer in the graph of a module, and the file of its packed weights."""
+def proposed(module: nn.Module, call: _graph.Call, keys: str) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
+    """The only layer in the graph of a module, the file of its packed weights, and its mask."""
     dtype = call.tensors[0].dtype
     config = {"isa": "native", "rope_tables": "packed", **_operators.TYPES.get(dtype, {})}
     if dtype != torch.float32:
@@ -90,7 +93,8 @@ def proposed(module: nn.Module, call: _graph.Call, keys: str) -> tuple[dict[str,
         files = list(out.glob("*.packed"))
         if len(values) != 1 or len(files) != 1:
             raise Refused("it is more than one layer of attention")
-        return values[0], np.fromfile(files[0], np.uint8)
+        mask = values[0].get("mask_file")
+        return values[0], np.fromfile(files[0], np.uint8), np.load(out / mask) if mask else None
 
 
 def words_of(config: str, numbers: int) -> tuple[str, ...]:
@@ -111,10 +115,10 @@ def places_of(layer: dict[str, Any], call: _graph.Call) -> dict[str, Tensor]:
         raise Refused("it computes more than attention")
     if "swapped" in layer:
         raise Refused("its rows lie as [rows][batch]")
-    if len(inputs["masks"]) > 1 or "past_k" in inputs or "past_v" in inputs:
+    masks = [] if "mask_file" in layer else inputs["masks"]
+    if len(masks) > 1 or "past_k" in inputs or "past_v" in inputs:
         raise Refused("it has a cache, or several masks")
-    names = {key: inputs[key] for key in ("q", "k", "v") if key in inputs}
-    names |= {"mask": mask["value"] for mask in inputs["masks"]}
+    names = {key: inputs[key] for key in ("q", "k", "v") if key in inputs} | {"mask": mask["value"] for mask in masks}
     given, found = {_graph.INPUT.format(at): tensor for at, tensor in enumerate(call.tensors)}, {}
     for name, value in names.items():
         if value not in given:
@@ -134,19 +138,19 @@ def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys
         if not call.tensors or reasons and not call.fixed:
             break
         try:
-            layer, packed = proposed(module, call, keys)
+            layer, packed, mask = proposed(module, call, keys)
             read = places_of(layer, call)
         except ValueError as error:
             reasons.append(error)
             continue
         tensors = tensors_of(call.leaves)
         places = {name: next(at for at, each in enumerate(tensors) if each is tensor) for name, tensor in read.items()}
-        hidden = any(mask.get("hidden", False) for mask in layer["inputs"]["masks"])
+        hidden = "mask" in places and layer["inputs"]["masks"][0].get("hidden", False)
         kept = [(at, tensor.clone()) for at, tensor in enumerate(tensors) if any(tensor is each for each in call.fixed)]
         at = next(at for at, leaf in enumerate(call.result) if isinstance(leaf, Tensor))
         result = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in call.result]
         words = words_of(layer["config"], call.result[at].numel())
-        return Fit(words, packed, places, hidden, kept, result, at, call.result_spec)
+        return Fit(words, packed, places, hidden, mask, kept, result, at, call.result_spec)
     raise reasons[0] if reasons else Refused("it has no tensors as arguments")
 
 
