@@ -28,6 +28,8 @@ from ._projections import MOST, ROUNDED
 LEVELS = 3  # of modules around a softmax that are tried, from the inside
 MOST_FIXED = 4  # sets of masks and tables for which a module has kernels, of one shape
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
+NUMBERS = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist,
+           Tensor.numpy, torch.equal, torch.allclose}
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax, nn.functional.scaled_dot_product_attention}
 
 
@@ -44,7 +46,7 @@ class Fit(NamedTuple):
     """The kernel of a module for arguments of one shape."""
     words: tuple[str, ...]
     packed: np.ndarray
-    places: dict[str, int]  # of the kernel's arguments among the tensors of the call
+    places: dict[str, tuple[int, str]]  # of the kernel's arguments: a tensor of the call, and a part that changes it
     hidden: bool  # whether a mask of bool says what is not seen
     mask: np.ndarray | None  # one that no argument changes
     fixed: list[tuple[int, Tensor]]  # tensors of the call that must be the same again
@@ -55,8 +57,9 @@ class Fit(NamedTuple):
     def is_for(self, tensors: Sequence[Tensor]) -> bool:
         return all(torch.equal(tensors[at], tensor) for at, tensor in self.fixed)
 
-    def run(self, tensors: Sequence[Tensor]) -> Any:
-        taken = {name: tensors[at].detach().contiguous() for name, at in self.places.items()}
+    def run(self, module: nn.Module, tensors: Sequence[Tensor]) -> Any:
+        taken = {name: (module.get_submodule(part)(tensors[at]) if part else tensors[at]).detach().contiguous()
+                 for name, (at, part) in self.places.items()}
         if self.hidden:
             taken["mask"] = ~taken["mask"]
         shape, dtype = self.result[self.at]
@@ -106,8 +109,9 @@ def words_of(config: str, numbers: int) -> tuple[str, ...]:
     return _build.words({**keys, "batch": numbers // (int(keys["seq"]) * int(columns))})
 
 
-def places_of(layer: dict[str, Any], call: _graph.Call) -> dict[str, Tensor]:
-    """The tensors of the call that the kernel reads. Raises Refused where the module is more than the layer."""
+def places_of(module: nn.Module, layer: dict[str, Any], call: _graph.Call) -> dict[str, tuple[Tensor, str]]:
+    """The tensors of the call that the kernel reads, perhaps through a part of the module, such as a norm. Raises
+    Refused where the module is more than that and the layer."""
     inputs = layer["inputs"]
     if "project=none" in layer["config"].split():
         raise Refused("it has no projections: mhagen.torch.scaled_dot_product_attention is for such attention")
@@ -121,12 +125,25 @@ def places_of(layer: dict[str, Any], call: _graph.Call) -> dict[str, Tensor]:
     names = {key: inputs[key] for key in ("q", "k", "v") if key in inputs} | {"mask": mask["value"] for mask in masks}
     given, found = {_graph.INPUT.format(at): tensor for at, tensor in enumerate(call.tensors)}, {}
     for name, value in names.items():
-        if value not in given:
+        part = "" if value in given else _graph.module_of(module, value)
+        if value not in given and (not part or name == "mask"):
             raise Refused(f"it computes {'a mask' if name == 'mask' else 'other numbers'} before attention")
-        found[name] = given[value]
-    if found.get("mask") is not None and found["mask"].dtype not in (torch.bool, torch.float32):
-        raise Refused(f"its mask is of {found['mask'].dtype}")
+        found[name] = input_of(module, call, part) if part else given[value], part
+    if "mask" in found and found["mask"][0].dtype not in (torch.bool, torch.float32):
+        raise Refused(f"its mask is of {found['mask'][0].dtype}")
     return found
+
+
+def input_of(module: nn.Module, call: _graph.Call, part: str) -> Tensor:
+    """The tensor of the call that a part of the module takes. Raises Refused where it takes others, or more."""
+    taken: list[tuple[Any, ...]] = []
+    hook = module.get_submodule(part).register_forward_hook(lambda _, args, __: taken.append(args))
+    with hook, torch.no_grad():
+        args, kwargs = call.arguments(call.tensors)
+        own_forward(module)(*args, **kwargs)
+    if len(taken) != 1 or len(taken[0]) != 1 or not any(taken[0][0] is tensor for tensor in call.tensors):
+        raise Refused("it computes other numbers before attention")
+    return taken[0][0]
 
 
 def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys: str) -> Fit:
@@ -139,14 +156,16 @@ def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys
             break
         try:
             layer, packed, mask = proposed(module, call, keys)
-            read = places_of(layer, call)
+            read = places_of(module, layer, call)
         except ValueError as error:
             reasons.append(error)
             continue
         tensors = tensors_of(call.leaves)
-        places = {name: next(at for at, each in enumerate(tensors) if each is tensor) for name, tensor in read.items()}
+        places = {name: (next(at for at, each in enumerate(tensors) if each is tensor), part)
+                  for name, (tensor, part) in read.items()}
         hidden = "mask" in places and layer["inputs"]["masks"][0].get("hidden", False)
-        kept = [(at, tensor.clone()) for at, tensor in enumerate(tensors) if any(tensor is each for each in call.fixed)]
+        given = {at for at, _ in places.values()}
+        kept = [(at, tensor.clone()) for at, tensor in enumerate(tensors) if at not in given]
         at = next(at for at, leaf in enumerate(call.result) if isinstance(leaf, Tensor))
         result = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in call.result]
         words = words_of(layer["config"], call.result[at].numel())
@@ -162,18 +181,39 @@ def with_kernel(fit: Fit) -> Fit:
     return fit._replace(packed=packed)
 
 
+class Plain(torch.overrides.TorchFunctionMode):
+    """Refuses code whose steps depend on numbers of tensors: a graph has those of the example."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in NUMBERS:
+            raise Refused(f"its code asks for numbers of tensors, by {func.__name__}")
+        return func(*args, **(kwargs or {}))
+
+
+def state_of(module: nn.Module, tensors: Sequence[Tensor]) -> list[Any]:
+    """What a call of a module may change beside its result."""
+    def identity(value: Any) -> Any:
+        return _operators.identity(value) if isinstance(value, Tensor) else id(value)
+    return [*map(_operators.identity, tensors), *((name, identity(value)) for part in module.modules() for of in
+                                                  (part.__dict__, part._parameters, part._buffers)
+                                                  for name, value in of.items())]
+
+
 @torch.no_grad()
 def prove(module: nn.Module, fit: Fit, args: Sequence[Any], kwargs: dict[str, Any], most: float) -> None:
     """Compares on the arguments, and on drawn ones of their shapes. Raises Refused."""
     call = _graph.Call(args, kwargs)
     drawn, generator = list(call.tensors), torch.Generator().manual_seed(1)
-    for at in {at for name, at in fit.places.items() if name != "mask"}:
+    for at in {at for name, (at, _) in fit.places.items() if name != "mask"}:
         own = drawn[at].float()
         drawn[at] = (torch.randn(own.shape, generator=generator) * own.std() + own.mean()).to(drawn[at].dtype)
     for tensors in call.tensors, drawn:
-        given = call.arguments(tensors)
-        right, found = (_pytree.tree_flatten(result)[0][fit.at].float()
-                        for result in (own_forward(module)(*given[0], **given[1]), fit.run(tensors)))
+        given, state = call.arguments(tensors), state_of(module, tensors)
+        with Plain():
+            result = own_forward(module)(*given[0], **given[1])
+        if state_of(module, tensors) != state:
+            raise Refused("it changes its arguments, or keeps what it computes")
+        right, found = (_pytree.tree_leaves(each)[fit.at].float() for each in (result, fit.run(module, tensors)))
         difference = float((found - right).norm() / right.norm())
         if not difference <= most:
             raise Refused(f"its result differs by {difference:.1e} from that of its kernel")
@@ -197,34 +237,39 @@ class Found:
     @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = _pytree.tree_flatten((args, kwargs))
-        if torch.compiler.is_exporting() or not self.takes(leaves):
+        if torch.compiler.is_exporting() or torch.jit.is_tracing() or not self.takes(leaves):
             return self.original(args, kwargs)
-        fit = self.fit_of(args, kwargs, key_of(leaves, spec))
-        return self.original(args, kwargs) if fit is None else fit.run(tensors_of(leaves))
+        key, tensors = key_of(leaves, spec), tensors_of(leaves)
+        fits = self.fits.get(key)
+        fit = next((each for each in fits or () if each.is_for(tensors)), None)
+        if fit is None and (fits is None or 0 < len(fits) < MOST_FIXED):
+            fit = self.fit_of(args, kwargs, key)
+        elif fit is None and fits:
+            self.settings.tell(self.name, "its masks or tables are others in each call, and it computes with these")
+        return self.original(args, kwargs) if fit is None else fit.run(self.module, tensors)
 
     def takes(self, leaves: Sequence[Any]) -> bool:
         """Whether a kernel may compute this call; else the reason is told."""
-        tensors, parts = tensors_of(leaves), [part for part in self.module.modules() if part is not self.module]
+        tensors, (module, *parts) = tensors_of(leaves), list(self.module.modules())
         if not tensors or not all(isinstance(leaf, (Tensor, *SIMPLE)) for leaf in leaves) or any(
                 part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__ for part in parts):
             return False
-        own = list(self.module.parameters())
-        reason = self.settings.reason(tensors[:1], own, tensors, self.module.training)
+        own, buffers = ([each for part in (module, *parts) for each in getattr(part, of).values() if each is not None]
+                        for of in ("_parameters", "_buffers"))
+        dense = all(tensor.is_cpu and tensor.layout == torch.strided and not tensor.is_nested for tensor in tensors)
+        reason = self.settings.reason(tensors[:1], own, tensors, module.training) if dense else \
+            "its tensors are not dense ones of the CPU"
         if reason is not None:
             self.settings.tell(self.name, reason)
             return False
-        weights = tuple(map(_operators.identity, [*own, *self.module.buffers()]))
+        weights = tuple(map(_operators.identity, [*own, *buffers]))
         if weights != self.weights:
             self.weights, self.fits = weights, {}
         return True
 
     def fit_of(self, args: Sequence[Any], kwargs: dict[str, Any], key: Any, fit: Fit | None = None) -> Fit | None:
         """A kernel that was proved; fit: one that is only proposed."""
-        tensors = tensors_of(_pytree.tree_flatten((args, kwargs))[0])
-        fits = self.fits.get(key)
-        known = next((each for each in fits or () if each.is_for(tensors)), None)
-        if known or fits is not None and (not fits or len(fits) >= MOST_FIXED):
-            return known
+        tensors = tensors_of(_pytree.tree_leaves((args, kwargs)))
         shape = tuple(tuple(tensor.shape) for tensor in tensors)
         reason = self.settings.reason_of_new(self.name, [shape])
         if reason is None:
@@ -333,7 +378,7 @@ def take(model: nn.Module, watch: Watch, settings: Any, others: Callable[[nn.Mod
         if any(others(frame.module) for frame in stack) or frames and id(frames[0].module) in seen:
             continue
         seen.update(id(frame.module) for frame in frames[:1])
-        name = names[id(frames[0].module)] if frames else ""
+        name, reason = names[id(frames[0].module)] if frames else "", ""
         try:
             frame, fit = best_of(frames, settings.keys, known)
             name = names[id(frame.module)]
@@ -346,7 +391,9 @@ def take(model: nn.Module, watch: Watch, settings: Any, others: Callable[[nn.Mod
                 settings.names.append(name)
                 continue
         except Refused as error:
-            settings.left.setdefault(name, str(error))
+            reason = f"; by its graph {error}"
+            if not where:
+                settings.left.setdefault(name, str(error))
         if where:
             settings.tell(where, "it calls torch.nn.functional.scaled_dot_product_attention, in whose place it may "
-                                 "call mhagen.torch.scaled_dot_product_attention")
+                                 f"call mhagen.torch.scaled_dot_product_attention{reason}")
