@@ -79,10 +79,15 @@ def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None =
     return y if weight is None else y * weight
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *args: Any, enable_gqa: bool = False, **kwargs: Any) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+              is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    """A mask of bool stays the condition of scores: the exporter adds -inf."""
     if enable_gqa:
         k, v = (each.repeat_interleave(q.shape[-3] // each.shape[-3], -3) for each in (k, v))
-    return nn.functional.scaled_dot_product_attention(q, k, v, *args, **kwargs)
+    if attn_mask is None or attn_mask.dtype != torch.bool or dropout_p > 0:
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=scale)
+    scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    return torch.where(attn_mask, scores, float("-inf")).softmax(-1) @ v
 
 
 PLAIN: dict[Any, Callable[..., Tensor]] = {

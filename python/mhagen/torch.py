@@ -388,10 +388,11 @@ def register() -> None:
 def replace(model: nn.Module, example: Any = None, *, others: str = "generate", lengths: Sequence[int] = (),
             **keys: Unpack[_keys.Computation]) -> nn.Module:
     """Swaps every nn.MultiheadAttention, and the attention of every model of transformers, in place; returns the model.
-    example: a tensor, a tuple of arguments or a dict of them; the model runs on it once, which makes the kernels. Of
-    other shapes others = generate makes kernels when they come, others = torch leaves these calls to PyTorch. Of
-    lengths, as (32, 64, 128), the least one that is enough has the kernel of a call: all of them are made with the
-    example. keys are those of all kernels, as isa="avx2" or dtype="bf16"."""
+    With an example also other modules, whose graphs are attention alone. example: a tensor, a tuple of arguments or a
+    dict of them; the model runs on it once, which makes the kernels. Of other shapes others = generate makes kernels
+    when they come, others = torch leaves these calls to PyTorch. Of lengths, as (32, 64, 128), the least one that is
+    enough has the kernel of a call: all of them are made with the example. keys are those of all kernels, as
+    isa="avx2" or dtype="bf16"."""
     if others not in ("generate", "torch"):
         raise ValueError(f"mhagen: others = {others}: must be generate or torch")
     if model.training:
@@ -419,9 +420,10 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
         learn(model, example, settings)
     if not settings.names:
         found = "; ".join(f"{name or 'it'}: {reason}" for name, reason in settings.left.items())
-        raise ValueError(f"mhagen: {type(model).__name__}: has no nn.MultiheadAttention, and no attention of "
-                         f"transformers' AttentionInterface, that a kernel can replace: {found or 'none at all'}. A "
-                         "call of torch.nn.functional.scaled_dot_product_attention may be one of mhagen.torch's")
+        hint = "With an example other modules are tried, by their graphs" if example is None else \
+            "A call of torch.nn.functional.scaled_dot_product_attention may be one of mhagen.torch's"
+        raise ValueError(f"mhagen: {type(model).__name__}: has no nn.MultiheadAttention, no attention of transformers' "
+                         f"AttentionInterface and none by itself that a kernel can replace: {found or 'none'}. {hint}")
     return model
 
 
