@@ -27,6 +27,7 @@ from ._projections import MOST, ROUNDED
 
 LEVELS = 3  # of modules around a softmax that are tried, from the inside
 MOST_FIXED = 4  # sets of masks and tables for which a module has kernels, of one shape
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # PyTorch 2.7 has it
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
 NUMBERS = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist,
            Tensor.numpy, torch.equal, torch.allclose}
@@ -237,7 +238,7 @@ class Found:
     @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = _pytree.tree_flatten((args, kwargs))
-        if torch.compiler.is_exporting() or torch.jit.is_tracing() or not self.takes(leaves):
+        if is_exporting() or torch.jit.is_tracing() or not self.takes(leaves):
             return self.original(args, kwargs)
         key, tensors = key_of(leaves, spec), tensors_of(leaves)
         fits = self.fits.get(key)
