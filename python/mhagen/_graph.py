@@ -93,6 +93,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, 
 PLAIN: dict[Any, Callable[..., Tensor]] = {
     Tensor.mT.__get__: lambda x: x.transpose(-2, -1), torch.diff: difference, Tensor.diff: difference,
     nn.functional.rms_norm: rms_norm, torch.rms_norm: rms_norm,
+    Tensor.masked_fill: lambda x, mask, value: torch.where(mask, value, x),  # whose condition is the mask itself
     nn.functional.scaled_dot_product_attention: attention}
 
 
@@ -113,12 +114,9 @@ def of_tensors(model: nn.Module, call: Call, forward: Callable[..., Any]) -> Ite
         call.result, call.result_spec = _pytree.tree_flatten(forward(*args, **kwargs))
         return tuple(leaf for leaf in call.result if isinstance(leaf, Tensor))
     model.__dict__["forward"] = traced
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # whose operators no exporter has
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
         del model.__dict__["forward"]
         if own is not None:
             model.__dict__["forward"] = own

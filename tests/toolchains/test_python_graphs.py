@@ -186,6 +186,14 @@ class Masked(Own):
         return self.joined(functional.scaled_dot_product_attention(*self.heads(x), attn_mask=mask))
 
 
+class Hidden(Own):
+    """A mask that says what is not seen."""
+
+    def forward(self, x, mask):
+        q, k, v = self.heads(x)
+        return self.joined((q @ k.mT / math.sqrt(DK)).masked_fill(mask, float("-inf")).softmax(-1) @ v)
+
+
 class Padded(Own):
     """Hides keys by the ones and zeros of a tokenizer."""
 
@@ -294,6 +302,7 @@ MODULES = {  # the module, what is beside x among its arguments, and words of it
     "bool mask": (Masked, (SHOWN[:, None, None].bool(),), "mask=bool mask_dims=bk"),
     "mask of all axes": (Masked, (torch.rand(BATCH, HEADS, ROWS, ROWS, generator=drawn(1)) < 0.8,), "mask_dims=bhqk"),
     "bias": (Masked, (torch.randn(1, HEADS, ROWS, ROWS, generator=drawn(2)),), "mask=add mask_dims=hqk"),
+    "hidden": (Hidden, (SHOWN[:, None, None] == 0,), "mask=bool mask_dims=bk"),
     "padding": (Padded, (SHOWN,), "mask=bool mask_dims=bk"), "cross": (Crossed, (torch.ones(BATCH, 5, 7),), "seq_kv=5"),
     "parted": (Parted, (), "")}
 
@@ -333,7 +342,7 @@ def test_export(name, tmp_path):
     assert module.__dict__ == own
     (layer,) = exported.layers
     assert {*words.split()} <= {*layer.config.split()} and not exported.left
-    assert ("project" in layer.config) == (name == "tables")
+    assert ("project" in layer.config) == (name == "tables") and layer.module == ("core" if name == "parted" else "")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"model.h", "model.c", "mhagen.h", "mhagen.c", f"{layer.kernel}.c", f"{layer.kernel}.packed"} <= names
     masks = [np.load(path) for path in (tmp_path / "out").glob("*.npy")]
@@ -364,19 +373,19 @@ def test_names_of_modules(tmp_path):
 
 
 def test_export_of_pytorch(tmp_path):
-    """PyTorch's own modules, off their fast path: self-attention, where all arguments are one tensor."""
+    """PyTorch's own modules, also padded: self-attention, where all arguments are one tensor."""
     x, z = rows(), rows(BATCH, 5, WIDTH)
-    fast = torch.backends.mha.get_fastpath_enabled()
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
     assert "cross" not in mt.export(attention, (x, x, x), tmp_path / "0", isa="scalar").layers[0].config
     assert "attention=cross" in mt.export(attention, (x, z, z), tmp_path / "1", isa="scalar").layers[0].config
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 2).eval()
     layers = mt.export(encoder, x, tmp_path / "2", isa="scalar").layers
     assert [layer.module for layer in layers] == ["layers.0.self_attn", "layers.1.self_attn"]
+    padded = mt.export(encoder, {"src": x, "src_key_padding_mask": SHOWN == 0}, tmp_path / "4", isa="scalar")
+    assert len(padded.layers) == 2 and "mask_dims=bhk" in padded.layers[0].config
     decoder = nn.TransformerDecoderLayer(WIDTH, HEADS, 32, batch_first=True).eval()
     layers = mt.export(decoder, (x, z), tmp_path / "3", isa="scalar").layers
     assert [layer.module for layer in layers] == ["self_attn", "multihead_attn"]
-    assert torch.backends.mha.get_fastpath_enabled() == fast
 
 
 SMALL = dict(hidden_size=24, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, vocab_size=50)
@@ -461,8 +470,11 @@ def fits_of(model):
         part.__dict__.get("forward") for part in model.modules()) if forward]
 
 
-def test_replaced_models():
-    """Each layer of a model, whose other softmax stays without a word. Layers that differ in numbers alone share."""
+def test_replaced_models(monkeypatch):
+    """Each layer of a model, whose other softmax stays without a word. Layers that differ in numbers alone share. What
+    is around several is not exported."""
+    written, write = set(), _graph.write
+    monkeypatch.setattr(_graph, "write", lambda module, *args: written.add(type(module)) or write(module, *args))
     for make in Joint, Inner, lambda: nn.Sequential(Plain()):
         model, x = Model(make).eval(), rows()
         right = model(x)
@@ -475,6 +487,7 @@ def test_replaced_models():
         assert one.words == other.words and (one.packed != other.packed).any()
         report = mt.report(model).splitlines()
         assert [line.split(":")[0][:8] for line in report] == ["h.0.attn", "h.1.attn", "Model"]
+    assert Plain in written and Model not in written
 
 
 def test_weights_that_change():
@@ -482,6 +495,7 @@ def test_weights_that_change():
     other = Plain().eval()
     new = mt.replace(copy.deepcopy(model), x, isa="scalar")
     copied = copy.deepcopy(new)
+    assert fits_of(copied) == [[]] and len(fits_of(new)[0]) == 1
     model.q.weight.mul_(3)
     new.q.weight.mul_(3)
     same(model(x), new(x))
@@ -492,6 +506,17 @@ def test_weights_that_change():
     new.o = nn.Linear(WIDTH, WIDTH).eval()
     other.o = new.o
     same(other(x), new(x))
+
+
+@pytest.mark.parametrize("make, right", [(Masked, True), (Hidden, False)])
+def test_masks_that_change(make, right):
+    """One kernel reads any mask that the module uses as it is."""
+    module, x = make().eval(), rows()
+    new = mt.replace(copy.deepcopy(module), (x, SHOWN[:, None, None].bool() == right), isa="scalar")
+    mask = (torch.rand(BATCH, 1, 1, ROWS) < 0.7) == right
+    mask[..., :1] = right
+    same(module(x, mask), new(x, mask))
+    assert [len(fits) for fits in fits_of(new)] == [1]
 
 
 def test_arguments_that_change():
