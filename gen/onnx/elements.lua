@@ -221,10 +221,12 @@ end
 
 -- Outer products of numbers, as places and frequencies often are.
 function others.Einsum(self, node, value, i)
-  local left, right, out = (node.attributes.equation or ""):gsub("%s", ""):match "^(%a),(%a)%->(%a%a)$"
-  if not left or left == right or left .. right ~= out then return nil end
-  local columns = self.shapes[value][2]
-  local x, y = self:at(node.inputs[1], i // columns), self:at(node.inputs[2], i % columns)
+  local left, right, out = (node.attributes.equation or ""):gsub("%s", ""):match "^(%a+),(%a+)%->(%a+)$"
+  local own, inner = self.shapes[node.inputs[2]], 1
+  if not left or left .. right ~= out or not own or #own ~= #right then return nil end
+  for a = 2, #out do if out:find(out:sub(a - 1, a - 1), a, true) then return nil end end
+  for _, size in ipairs(own) do inner = inner * size end
+  local x, y = self:at(node.inputs[1], i // inner), self:at(node.inputs[2], i % inner)
   return type(x) == "number" and type(y) == "number" and x * y or nil
 end
 

@@ -26,6 +26,7 @@ from ._layer import Attention
 from ._projections import MOST, ROUNDED
 
 LEVELS = 3  # of modules around a softmax that are tried, from the inside
+UNPROJECTED = "it has no projections: mhagen.torch.scaled_dot_product_attention is for such attention"
 MOST_FIXED = 4  # sets of masks and tables for which a module has kernels, of one shape
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # PyTorch 2.7 has it
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -115,7 +116,7 @@ def places_of(module: nn.Module, layer: dict[str, Any], call: _graph.Call) -> di
     Refused where the module is more than that and the layer."""
     inputs = layer["inputs"]
     if "project=none" in layer["config"].split():
-        raise Refused("it has no projections: mhagen.torch.scaled_dot_product_attention is for such attention")
+        raise Refused(UNPROJECTED)
     if layer["output"] != _graph.RESULT or sum(isinstance(leaf, Tensor) for leaf in call.result) != 1:
         raise Refused("it computes more than attention")
     if "swapped" in layer:
@@ -346,7 +347,8 @@ class Watch(torch.overrides.TorchFunctionMode):
 
 
 def best_of(frames: Sequence[Frame], keys: str, known: dict[Any, str]) -> tuple[Frame, Fit]:
-    """The module around a softmax that is the most of a layer. Raises Refused with the first reason."""
+    """The module around a softmax that is the most of a layer. Raises Refused with the first reason of one that has
+    projections."""
     best: tuple[Frame, Fit] | None = None
     reasons: list[str] = []
     for frame in frames[:LEVELS]:
@@ -366,6 +368,7 @@ def best_of(frames: Sequence[Frame], keys: str, known: dict[Any, str]) -> tuple[
             if best:
                 break
     if not best:
+        reasons.sort(key=lambda reason: reason == UNPROJECTED)
         raise Refused(reasons[0] if reasons else "it is no module by itself")
     return best
 
