@@ -206,9 +206,14 @@ def values_of(path: pathlib.Path, out: str | os.PathLike[str], options: Sequence
 
 
 def module_of(model: nn.Module, node: str) -> str:
-    """The path of the module that a node is of, but for a softmax that is a module itself."""
-    path = node.strip("/").rpartition("/")[0].replace("/", ".")
-    known = dict(model.named_modules())
+    """The path of the module that a node is of, but for a softmax that is a module itself. Names of the older exporter
+    have a list that is called twice, as in /blocks/blocks.0/attn/Softmax."""
+    parts: list[str] = []
+    for part in node.strip("/").split("/")[:-1]:
+        if parts and part.startswith(f"{parts[-1]}."):
+            parts.pop()
+        parts.append(part)
+    path, known = ".".join(parts), dict(model.named_modules())
     while path and (path not in known or isinstance(known[path], (nn.Softmax, nn.Dropout))):
         path = path.rpartition(".")[0]
     return path
