@@ -357,7 +357,10 @@ def test_export(name, tmp_path):
     assert ("project" in layer.config) == (name == "tables") and layer.module == ("core" if name == "parted" else "")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"model.h", "model.c", "mhagen.h", "mhagen.c", f"{layer.kernel}.c", f"{layer.kernel}.packed"} <= names
-    masks = [np.load(path) for path in (tmp_path / "out").glob("*.npy")]
+    files = [*(tmp_path / "out").glob("*.npy")]
+    masks = [np.load(path) for path in files]
+    assert [path.stat().st_size for path in files] == [128 + mask.nbytes for mask in masks]
+    assert any("args.mask is model_mask0.npy from byte 128" in note for note in layer.notes) == (len(files) == 1)
     assert len(masks) == (name == "pattern" or name.startswith("ALiBi"))
     if name not in ("tables", "cross", "inner norm", "padding") and (len(example) == 1 or name == "bool mask"):
         mask = masks[0] if masks else example[1].numpy()[:, 0, 0] if len(example) > 1 else None
@@ -385,6 +388,11 @@ def test_names_of_modules(tmp_path):
     mt.export(model, x, tmp_path / "own", "--name", "gpt", "--embed", isa="scalar", dtype=torch.bfloat16)
     assert {"gpt.h", "mha_bf16_h4_d24_k6_s9_causal_scalar_packed.S"} <= {each.name for each in (
         tmp_path / "own").iterdir()}
+
+
+def test_masks_that_are_left_out(tmp_path):
+    exported = mt.export(Distance(False).eval(), rows(), tmp_path / "out", isa="scalar", mask="none")
+    assert "mask" not in exported.layers[0].config and not [*(tmp_path / "out").glob("*.npy")]
 
 
 def test_export_of_pytorch(tmp_path):
