@@ -9,6 +9,7 @@ that this command packs. The module and its kernel then compute the example and 
 from __future__ import annotations
 
 import functools
+import itertools
 import pathlib
 import tempfile
 import threading
@@ -27,6 +28,7 @@ from ._projections import MOST, ROUNDED
 
 LEVELS = 3  # of modules around a softmax that are tried, from the inside
 UNPROJECTED = "it has no projections: mhagen.torch.scaled_dot_product_attention is for such attention"
+MOST_SHAPES = 4  # beside the example's: each takes seconds of each module
 MOST_FIXED = 4  # sets of masks and tables for which a module has kernels, of one shape
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # PyTorch 2.7 has it
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -175,12 +177,17 @@ def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys
     raise reasons[0] if reasons else Refused("it has no tensors as arguments")
 
 
-def with_kernel(fit: Fit) -> Fit:
-    """The same with the packed weights in memory that a kernel reads: the only ones of the file, at its end."""
+def with_kernel(fit: Fit, others: Sequence[Fit]) -> Fit:
+    """The same with the packed weights in memory that a kernel reads: the only ones of the file, at its end. Kernels
+    that pack alike share."""
     size = kernel_of(fit.words).kernel.data.packed_bytes
-    packed = _native.allocate(size)
-    packed[:] = fit.packed[len(fit.packed) - size:]
-    return fit._replace(packed=packed)
+    packed = fit.packed[len(fit.packed) - size:]
+    for other in others:
+        if np.array_equal(other.packed, packed):
+            return fit._replace(packed=other.packed)
+    memory = _native.allocate(size)
+    memory[:] = packed
+    return fit._replace(packed=memory)
 
 
 class Plain(torch.overrides.TorchFunctionMode):
@@ -274,9 +281,13 @@ class Found:
         tensors = tensors_of(_pytree.tree_leaves((args, kwargs)))
         shape = tuple(tuple(tensor.shape) for tensor in tensors)
         reason = self.settings.reason_of_new(self.name, [shape])
+        if not reason and not self.settings.learning and key not in self.fits and len(self.fits) > MOST_SHAPES:
+            self.settings.shapes[self.name].discard(shape)
+            reason = f"shape {shape} is one more than {MOST_SHAPES} beside the example's"
         if reason is None:
             try:
-                fit = with_kernel(fit or propose(self.module, args, kwargs, self.settings.keys))
+                fit = with_kernel(fit or propose(self.module, args, kwargs, self.settings.keys),
+                                  list(itertools.chain(*self.fits.values())))
                 rounds = tensors[0].dtype != torch.float32 or "dtype" in self.settings.keys
                 prove(self.module, fit, args, kwargs, ROUNDED if rounds else MOST)
                 self.fits.setdefault(key, []).append(fit)

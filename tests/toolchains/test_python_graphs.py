@@ -681,6 +681,20 @@ def test_when_a_kernel_is_taken():
         mt.replace(Plain().eval(), isa="scalar")
 
 
+def test_shapes():
+    """Some shapes have kernels, which share their packed weights; others are PyTorch's."""
+    module = Plain().eval()
+    new = mt.replace(copy.deepcopy(module), rows(), isa="scalar")
+    for count in range(1, _found.MOST_SHAPES + 1):
+        same(module(x := rows(count, 4, WIDTH)), new(x))
+    (fits,) = fits_of(new)
+    assert len(fits) == 1 + _found.MOST_SHAPES and len({id(fit.packed) for fit in fits}) == 2  # of two lengths
+    with pytest.warns(UserWarning, match=r"shape \(\(9, 4, 24\),\) is one more than 4 beside the example's"):
+        same(module(x := rows(9, 4, WIDTH)), new(x))
+    same(module(x := rows()), new(x))
+    assert len(fits_of(new)[0]) == 1 + _found.MOST_SHAPES
+
+
 @pytest.mark.parametrize("dtype, most", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
 def test_types(dtype, most):
     module, x = Plain().eval().to(dtype), rows().to(dtype)
