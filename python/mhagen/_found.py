@@ -32,6 +32,7 @@ MOST_SHAPES = 4  # beside the example's: each takes seconds of each module
 MOST_FIXED = 4  # sets of masks and tables for which a module has kernels, of one shape
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # PyTorch 2.7 has it
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
+VALUES = {bool, int, float, str}
 NUMBERS = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist,
            Tensor.numpy, torch.equal, torch.allclose}
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax, nn.functional.scaled_dot_product_attention}
@@ -234,7 +235,7 @@ class Found:
     def __init__(self, name: str, module: nn.Module, settings: Any):
         self.name, self.module, self.settings = name, module, settings
         self.fits: dict[Any, list[Fit]] = {}  # by the arguments' shapes; none where there is no kernel
-        self.weights: tuple[Any, ...] = ()  # of which these are
+        self.weights: tuple[Any, ...] = ()  # of which these are, with what else the module has
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes kernels of its own weights."""
@@ -271,7 +272,9 @@ class Found:
         if reason is not None:
             self.settings.tell(self.name, reason)
             return False
-        weights = tuple(map(_operators.identity, [*own, *buffers]))
+        values = [(name, value) for part in (module, *parts) for name, value in part.__dict__.items()
+                  if type(value) in VALUES and name != "training"]  # as the scale that a module has
+        weights = *map(_operators.identity, [*own, *buffers]), *values
         if weights != self.weights:
             self.weights, self.fits = weights, {}
         return True

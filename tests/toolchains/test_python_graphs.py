@@ -528,6 +528,11 @@ def test_weights_that_change():
     new.o = nn.Linear(WIDTH, WIDTH).eval()
     other.o = new.o
     same(other(x), new(x))
+    model = Distance(True).eval()
+    new = mt.replace(copy.deepcopy(model), x, isa="scalar")
+    model.causal = new.causal = False
+    same(model(x), new(x))
+    assert len(fits_of(new)[0]) == 1
 
 
 @pytest.mark.parametrize("make, right", [(Masked, True), (Hidden, False)])
