@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import _build, _found, _keys, _operators, _projections
+from . import _build, _keys, _operators, _projections, _watch
 from ._graph import export as export
 from ._operators import TYPES, is_step, place, places, require, require_mask, rooms
 
@@ -479,12 +479,12 @@ def learn(model: nn.Module, example: Any, settings: Settings) -> None:
     settings.learning = _operators.making_all = True
     try:
         with torch.no_grad():
-            with _found.Watch(own_call) as watch:
+            with _watch.Watch(own_call) as watch:
                 if isinstance(example, Mapping):
                     model(**example)
                 else:
                     model(*(example if isinstance(example, (tuple, list)) else (example,)))
-            _found.take(model, watch, settings, is_told)
+            _watch.take(model, watch, settings, is_told)
     finally:
         settings.learning = _operators.making_all = False
 
