@@ -3,6 +3,7 @@
 local host = require "host"
 local build = require "command.build"
 local config = require "options.config"
+local constant_mask = require "onnx.constant_mask"
 local errors = require "command.errors"
 local fixed = require "onnx.fixed"
 local json = require "base.json"
@@ -179,6 +180,23 @@ local function generate(kernels)
   return files, packers
 end
 
+-- Files of the masks that no input changes. Each layer that has one gets its name, and a note.
+local function mask_files(all, args)
+  local files, known = {}, {}
+  for _, layer in ipairs(args.onnxruntime and {} or all) do
+    local text = layer.found and layer.found.mask_file(layer.cfg)
+    if text and not known[text] then
+      known[text] = ("%s_mask%d.npy"):format(args.name, #files)
+      files[#files + 1] = { name = known[text], text = text, mark = constant_mask.MARK }
+    end
+    if text then
+      layer.mask_file = known[text]
+      table.insert(layer.notes, ("its mask depends on no input: args.mask is %s from byte 128 on"):format(known[text]))
+    end
+  end
+  return files
+end
+
 local SOON = 2 -- seconds between lines that say how far it is
 
 -- Packs what is new in a layer, for each CPU; returns how many bytes that are.
@@ -217,11 +235,19 @@ local function pack_layers(all, packers, args)
   return files, done
 end
 
--- A line of JSON for each layer that has values of a graph: those that are its arguments.
-local function values_of(all)
+-- A line of JSON for each layer that has values of a graph: those that are its arguments. Also for each node that is
+-- no layer.
+local function values_of(model, all)
   local lines = {}
   for _, layer in ipairs(all) do
-    lines[#lines + 1] = layer.values and json.encode(layer:values()) or nil
+    local values = layer.values and layer:values()
+    if values then
+      values.config = config.canonical(layer.cfg)
+      lines[#lines + 1] = json.encode(values)
+    end
+  end
+  for _, node in ipairs(model.left) do
+    lines[#lines + 1] = json.encode { no_layer = node.name, why = node.why }
   end
   return table.concat(lines, "\n") .. "\n"
 end
@@ -272,6 +298,7 @@ local function run(args)
   if args.onnxruntime then onnxruntime.check_size(packers) end
   if args.cxx then files[#files + 1] = kernel.cxx() end
   append(files, model_text.table(args.name, source_of(model, args), kernels, all, args.embed))
+  append(files, mask_files(all, args))
   local written = {}
   for i, packer in ipairs(packers) do
     append(files, args.embed and model_text.embedded(packer.cfg.name, packer.name, packed_file.bytes(
@@ -288,7 +315,7 @@ local function run(args)
   append(files, packed)
   append(files, args.onnxruntime and onnxruntime.graph_files(model, args) or {})
   must(host.write_files(args.output, files))
-  if args.values then must(host.print(values_of(all))) end
+  if args.values then must(host.print(values_of(model, all))) end
   local compile = args.onnxruntime and onnxruntime.compile(args, files, kernels[1].cfg)
     or compile_line(args, files, kernels[1].cfg)
   if args.quiet or args.values then return 0 end

@@ -219,6 +219,17 @@ function others.MatMul(self, node, value, i)
   return from_a and from_b and sum
 end
 
+-- Outer products of numbers, as places and frequencies often are.
+function others.Einsum(self, node, value, i)
+  local left, right, out = (node.attributes.equation or ""):gsub("%s", ""):match "^(%a+),(%a+)%->(%a+)$"
+  local own, inner = self.shapes[node.inputs[2]], 1
+  if not left or left .. right ~= out or not own or #own ~= #right then return nil end
+  for a = 2, #out do if out:find(out:sub(a - 1, a - 1), a, true) then return nil end end
+  for _, size in ipairs(own) do inner = inner * size end
+  local x, y = self:at(node.inputs[1], i // inner), self:at(node.inputs[2], i % inner)
+  return type(x) == "number" and type(y) == "number" and x * y or nil
+end
+
 -- Along the axis up to an element, or before it. Of a number that is repeated it takes no steps.
 function others.CumSum(self, node, value, i)
   local axis, shape, source = self:at(node.inputs[2], 0), self.shapes[value], self:source(node.inputs[1])

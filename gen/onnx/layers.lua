@@ -35,8 +35,10 @@
 --   multiplied  the values that are Q K^T, and weights by V
 --   beside      what it makes beside its result, of gen/onnx/beside.lua
 --   roundings   what the graph rounds within it, of gen/onnx/roundings.lua
+--   mask_file   function of its config -> what gen/onnx/constant_mask.lua writes of its masks, or nil
 
 local bodies = require "onnx.bodies"
+local constant_mask = require "onnx.constant_mask"
 local constants = require "onnx.constants"
 local graph_elements = require "onnx.elements"
 local graph_indices = require "onnx.indices"
@@ -91,6 +93,7 @@ local function complete(find, layer, given)
       layer.notes[#layer.notes + 1] = ("%s is not read: row i has place i"):format(wording.short(name))
     end
   end
+  function layer.mask_file(cfg) return constant_mask.of(find, layer, cfg) end
   return layer
 end
 

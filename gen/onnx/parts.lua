@@ -115,7 +115,8 @@ local function values_of(layer)
   for i, node in ipairs(found.nodes) do nodes[i] = node.name end
   return { layer = layer.name, inputs = inputs_of(found), output = found.output, node = found.node.name, nodes = nodes,
            swapped = next(found.swapped) and found.swapped or nil,
-           kernel = layer.kernel.cfg.name }
+           kernel = layer.kernel.cfg.name, notes = found.notes[1] and found.notes or nil,
+           mask_file = layer.mask_file }
 end
 
 function M.layer(graph, found)

@@ -65,14 +65,14 @@ def words(config: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(sorted(word(key, value) for key, value in given.items() if value is not None))
 
 
-def run(command: Iterable[str | os.PathLike[str]]) -> subprocess.CompletedProcess[str]:
-    """What the command writes is this user's alone, for require_own."""
-    return subprocess.run(list(command), text=True, capture_output=True, umask=0o077)
+def run(command: Iterable[str | os.PathLike[str]], umask: int = 0o077) -> subprocess.CompletedProcess[str]:
+    """What the command writes is this user's alone, for require_own; umask = -1 is the user's."""
+    return subprocess.run(list(command), text=True, capture_output=True, umask=umask)
 
 
-def ask(*arguments: str) -> str:
+def ask(*arguments: str, umask: int = 0o077) -> str:
     """What the generator prints; a config that it refuses is a ValueError."""
-    result = run([program(), *arguments])
+    result = run([program(), *arguments], umask)
     if result.returncode:
         error = result.stderr.strip() or f"mhagen: status {result.returncode}"
         raise (ValueError if result.returncode == 2 else RuntimeError)(error)

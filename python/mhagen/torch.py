@@ -1,6 +1,7 @@
 """Attention of PyTorch's models by kernels of mhagen. Inference on CPUs only.
 
     replace(model, example)              swaps the attention of a model in place, and returns the model
+    export(model, example, out)          writes the kernels and packed weights of a model's attention, as C
     report(model)                        a line for each layer: its kernels, or why it is left to PyTorch
     growing_cache(model)                 a cache for a decoder's generate(), whose steps are kernels too
     scaled_dot_product_attention(q, ..)  torch.nn.functional's, by a kernel
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import _build, _keys, _operators, _projections
+from . import _build, _keys, _operators, _projections, _watch
+from ._graph import export as export
 from ._operators import TYPES, is_step, place, places, require, require_mask, rooms
 
 if TYPE_CHECKING:
@@ -131,7 +133,11 @@ class Settings:
             alike = [shape]
         else:
             alike = self.padded(shape)
-            shape = alike[0]
+        return self.reason_of_new(name, alike, compiling)
+
+    def reason_of_new(self, name: str, alike: list[Shape], compiling: bool = False) -> str | None:
+        """Why the first of these shapes gets no kernel; the others get theirs with it."""
+        shape, shapes = alike[0], self.shapes.setdefault(name, set())
         if self.learning:
             self.learnt[name] += len({*alike} - shapes)
             shapes.update(alike)
@@ -382,10 +388,11 @@ def register() -> None:
 def replace(model: nn.Module, example: Any = None, *, others: str = "generate", lengths: Sequence[int] = (),
             **keys: Unpack[_keys.Computation]) -> nn.Module:
     """Swaps every nn.MultiheadAttention, and the attention of every model of transformers, in place; returns the model.
-    example: a tensor, a tuple of arguments or a dict of them; the model runs on it once, which makes the kernels. Of
-    other shapes others = generate makes kernels when they come, others = torch leaves these calls to PyTorch. Of
-    lengths, as (32, 64, 128), the least one that is enough has the kernel of a call: all of them are made with the
-    example. keys are those of all kernels, as isa="avx2" or dtype="bf16"."""
+    With an example also other modules, whose graphs are attention alone. example: a tensor, a tuple of arguments or a
+    dict of them; the model runs on it once, which makes the kernels. Of other shapes others = generate makes kernels
+    when they come, others = torch leaves these calls to PyTorch. Of lengths, as (32, 64, 128), the least one that is
+    enough has the kernel of a call: all of them are made with the example. keys are those of all kernels, as
+    isa="avx2" or dtype="bf16"."""
     if others not in ("generate", "torch"):
         raise ValueError(f"mhagen: others = {others}: must be generate or torch")
     if model.training:
@@ -408,14 +415,15 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
             module.use_nested_tensor = False  # which no layer but PyTorch's own takes
         if transformers and isinstance(module, transformers.PreTrainedModel):
             take_model(name, module, settings)
-    if not settings.names:
-        found = "; ".join(f"{name or 'it'}: {reason}" for name, reason in settings.left.items())
-        raise ValueError(f"mhagen: {type(model).__name__}: has no nn.MultiheadAttention, and no attention of "
-                         f"transformers' AttentionInterface, that a kernel can replace: {found or 'none at all'}. A "
-                         "call of torch.nn.functional.scaled_dot_product_attention may be one of mhagen.torch's")
     model.__dict__["_mhagen_settings"] = settings
     if example is not None:
         learn(model, example, settings)
+    if not settings.names:
+        found = "; ".join(f"{name or 'it'}: {reason}" for name, reason in settings.left.items())
+        hint = "With an example other modules are tried, by their graphs" if example is None else \
+            "A call of torch.nn.functional.scaled_dot_product_attention may be one of mhagen.torch's"
+        raise ValueError(f"mhagen: {type(model).__name__}: has no nn.MultiheadAttention, no attention of transformers' "
+                         f"AttentionInterface and none by itself that a kernel can replace: {found or 'none'}. {hint}")
     return model
 
 
@@ -456,31 +464,27 @@ def take_model(name: str, model: Any, settings: Settings) -> None:
         _projections.take(whole, module, settings)
 
 
-class OwnCalls(torch.overrides.TorchFunctionMode):
-    """Tells of attention that the model's own code calls, which nothing can swap."""
+def own_call() -> str | None:
+    """The line that calls scaled_dot_product_attention, if it is no library's."""
+    frame = sys._getframe(2)
+    return None if library_of(frame) in LIBRARIES else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
-    def __init__(self, settings: Settings):
-        super().__init__()
-        self.settings = settings
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.scaled_dot_product_attention:
-            caller = sys._getframe(1)
-            if library_of(caller) not in LIBRARIES:
-                self.settings.tell(f"{caller.f_code.co_filename}:{caller.f_lineno}",
-                                   "it calls torch.nn.functional.scaled_dot_product_attention, in whose place it may "
-                                   "call mhagen.torch.scaled_dot_product_attention")
-        return func(*args, **(kwargs or {}))
+def is_told(module: nn.Module) -> bool:
+    """Whether it has a kernel already, or a reason."""
+    return isinstance(module, nn.MultiheadAttention) or "_mhagen" in module.__dict__
 
 
 def learn(model: nn.Module, example: Any, settings: Settings) -> None:
     settings.learning = _operators.making_all = True
     try:
-        with torch.no_grad(), OwnCalls(settings):
-            if isinstance(example, Mapping):
-                model(**example)
-            else:
-                model(*(example if isinstance(example, (tuple, list)) else (example,)))
+        with torch.no_grad():
+            with _watch.Watch(own_call) as watch:
+                if isinstance(example, Mapping):
+                    model(**example)
+                else:
+                    model(*(example if isinstance(example, (tuple, list)) else (example,)))
+            _watch.take(model, watch, settings, is_told)
     finally:
         settings.learning = _operators.making_all = False
 

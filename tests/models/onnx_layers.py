@@ -14,7 +14,8 @@ from tools import MHAGEN, run
 def layers_of(path, out, *keys):
     """The layers as --values has them."""
     text = run(MHAGEN, "model", path, "-o", out, "--values", *keys)
-    return [json.loads(line) for line in text.splitlines() if line]
+    values = [json.loads(line) for line in text.splitlines() if line]
+    return [each for each in values if "layer" in each]
 
 
 def rows_of(path, out, rows):
@@ -100,6 +101,17 @@ def extents_of(layer, values, config, weights):
     return extents
 
 
+def check_mask(out, layer, values, config, extents):
+    """The file of a mask that no input changes, against ONNX Runtime's numbers."""
+    file, masks = np.load(out / layer["mask_file"]), layer["inputs"]["masks"]
+    mask = mask_of(masks, values, extents, config["mask_dims"])
+    shown = np.float32 if config["mask"] == "add" else bool
+    assert (out / layer["mask_file"]).stat().st_size == 128 + file.nbytes
+    assert file.dtype == shown and file.shape == tuple(mask.shape["bhqk".index(letter)]
+                                                       for letter in config["mask_dims"])
+    np.testing.assert_allclose(file.reshape(mask.shape).astype(mask.dtype), mask, rtol=1e-5)
+
+
 def compare(path, model, feeds, out, *keys, isa=None):
     """The relative error of each layer, by name."""
     isa = isa or drawn_isa(str(path))
@@ -113,6 +125,8 @@ def compare(path, model, feeds, out, *keys, isa=None):
         text = run(MHAGEN, "model", path, "-o", out / "names", f"isa={isa}", *rows, *keys, "--only", layer["layer"])
         config = config_of(text)
         extents = extents_of(layer, values, config, values.get(weights[layer["layer"]]))
+        if "mask_file" in layer:
+            check_mask(out / "names", layer, values, config, extents)
         sizes = [f"seq={extents['q']}"]
         if layer.get("swapped"):
             assert extents["b"] == 1 or extents["q"] == 1

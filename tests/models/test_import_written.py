@@ -213,9 +213,15 @@ def normed(g, x):
 def rotated(interleaved, behind=lambda q: q, normed=normed):
     def build(g):
         """Norms of queries and keys, then rope by positions; a bias before."""
-        angle = np.arange(g.seq)[:, None] * 100.0 ** -(np.arange(g.dk // 2) / (g.dk // 2))
-        angle = np.repeat(angle, 2, 1) if interleaved else np.tile(angle, 2)
-        cos, sin = [g.constant(f(angle).astype("f4")) for f in (np.cos, np.sin)]
+        frequencies = (100.0 ** -(np.arange(g.dk // 2) / (g.dk // 2))).astype("f4")
+        angle = np.arange(g.seq)[:, None] * frequencies
+        cos, sin = [g.constant(f(np.tile(angle, 2)).astype("f4")) for f in (np.cos, np.sin)]
+        if interleaved:  # computed in the graph
+            angle = g.node("Einsum", g.constant(np.arange(g.seq, dtype="f4")), g.constant(frequencies),
+                           equation="i, j -> i j")
+            angle = g.node("Concat", *[g.node("Unsqueeze", angle, g.ints(-1)) for _ in range(2)], axis=-1)
+            angle = g.node("Reshape", angle, g.ints(g.seq, g.dk))
+            cos, sin = g.node("Cos", angle), g.node("Sin", angle)
 
         def turned(x):
             half = g.dk // 2

@@ -251,8 +251,9 @@ def test_left_to_pytorch():
         mt.replace(layer(), others="eager")
     with pytest.raises(ValueError, match="Linear: has no nn.MultiheadAttention"):
         mt.replace(nn.Linear(2, 2).eval())
-    with pytest.raises(ValueError, match="none at all. A call of .*scaled_dot_product_attention may be "):
-        mt.replace(nn.Linear(2, 2).eval())
+    for example, hint in ((None, "With an example other modules"), (torch.ones(2), "A call of .*may be one of mhagen")):
+        with pytest.raises(ValueError, match=f"can replace: none. {hint}"):
+            mt.replace(nn.Linear(2, 2).eval(), example)
     with pytest.raises(ValueError, match="mhagen: config: d_modle = 3: unknown key"):
         replaced(layer(), x, x, x, d_modle=3)
 
