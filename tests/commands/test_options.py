@@ -108,7 +108,7 @@ def test_the_runtime_names_no_option():
 # Where it may be asked what an option says: its rows; what decides which stages there are; the stages themselves.
 ASKING = ("options/", "plan/init.lua", "plan/arrange.lua", "plan/lanes.lua", "plan/walk.lua", "graph/", "rewrite/",
           "schedule/", "stage/", "score/", "base/measured_", "kernel/shape.lua", "kernel/known_answer.lua",
-          "onnx/ends.lua", "command/model_summary.lua", "command/onnxruntime.lua")
+          "onnx/ends.lua", "onnx/constant_mask.lua", "command/model_summary.lua", "command/onnxruntime.lua")
 
 
 def test_options_are_asked_for_in_few_places():
