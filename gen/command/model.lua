@@ -268,8 +268,9 @@ end
 local function run_whole(model, args, kernels, all, files, start)
   local embeddings = model.embeddings
   local layout = whole.layout(kernels, all, embeddings)
-  if args.cxx then files[#files + 1] = kernel.cxx() end
   append(files, whole.texts(args.name, source_of(model, args), kernels, all, embeddings, layout))
+  if args.single then files = whole.joined(args.name, files) end
+  if args.cxx then files[#files + 1] = kernel.cxx() end
   local packed = args.name .. ".packed"
   append(files, args.embed and model_text.embedded(args.name, packed, layout.file_bytes, model_text.PACKED) or {})
   local written = { { name = packed, mark = packed_file.MARK }, table.unpack(files) }
@@ -290,6 +291,7 @@ local function run(args)
   kernel.refuse_key(args.path, "PATH")
   args.embed = args.embed or args.onnxruntime
   local model = weights.open_model(args.path)
+  if args.single and not args.whole then error({ message = "--single is made with --whole, or by mhagen gen" }, 0) end
   if args.whole then whole.begin(model, args) end
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)
@@ -336,12 +338,13 @@ local function add_options(cmd)
   cmd:option("--ignore", "ignore this field or tensor, although it may change attention; repeatable")
     :argname("<NAME>"):count("*")
   cmd:flag("--whole", "write the whole model, from ids or pixels on, and one file of weights, NAME.packed")
+  cmd:flag("--single", "with --whole: write all its C as one NAME.c and one NAME.h")
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)
   takes.cxx(cmd)
   takes.force(cmd)
   takes.quiet(cmd)
-  cmd:flag("--values", "print a line of JSON for each layer instead: the values of an ONNX graph that it stands for")
+  cmd:flag("--values", "print a line of JSON for each layer instead: its values of an ONNX graph")
   takes.help_keys(cmd, "Exit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")
 end
 

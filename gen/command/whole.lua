@@ -15,6 +15,7 @@ local memory = require "schedule.memory"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
 local weights = require "command.weights"
+local single = require "kernel.single"
 local whole_inputs = require "command.whole_inputs"
 local whole_part = require "command.whole_part"
 local whole_product = require "command.whole_product"
@@ -262,5 +263,14 @@ function M.pack(args, kernels, embeddings, layout, tell)
 end
 
 M.texts = whole_text
+
+-- The files of a whole model, with its kernels and the runtime, as one header and one source.
+function M.joined(name, files)
+  local of = {}
+  for _, file in ipairs(files) do of[file.name] = file end
+  local made = single(name, files, { header = of["mhagen.h"].text, source = of["mhagen.c"].text })
+  for _, file in ipairs(made) do file.also = of[file.name].also end
+  return made
+end
 
 return M

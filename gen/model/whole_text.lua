@@ -47,7 +47,7 @@ end
 local function places(embeddings)
   local list = {}
   for _, one in ipairs(embeddings.list) do
-    if not one.token then list[#list + 1] = ("%s = %d"):format(one.name:upper(), one.at) end
+    if not one.token then list[#list + 1] = ("%s_AT = %d"):format(one.name:upper(), one.at) end
   end
   return table.concat(list, ",\n                    ")
 end
@@ -86,7 +86,7 @@ end
 local function add_parts(values, embeddings, tables)
   local decodes = embeddings.decodes
   values.norm_row = template.some(embeddings.biased and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
-  values.norm_at = embeddings.biased and "packed + GAINS, packed + BIASES" or "packed + GAINS"
+  values.norm_at = embeddings.biased and "packed + GAINS_AT, packed + BIASES_AT" or "packed + GAINS_AT"
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
   values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
   values.norm = part(values, not embeddings.last, "whole_norm.c.in")

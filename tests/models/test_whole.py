@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from reference_lib import drawn_isa
-from tools import MHAGEN, ROOT, in_turn, run, seed_of
-from whole_lib import Whole, edited, numpy, torch, written
+from tools import MHAGEN, ROOT, in_turn, native, run, seed_of
+from whole_lib import Whole, edited, joined, numpy, torch, written
 
 ROWS, SIZES = 24, {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80,
                    "vocab_size": 50, "max_position_embeddings": 40}
@@ -77,7 +77,7 @@ def bert(tmp_path_factory):
 @pytest.mark.parametrize("name", in_turn(list(MODELS), "whole models", count=4))
 def test_models(name, tmp_path):
     model = model_of(name, tmp_path / "model", **drawn(name))
-    whole = Encoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", f"seq={ROWS}")
+    whole = Encoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", f"seq={ROWS}", *joined(name))
     for length in 1, 7, ROWS:
         ids = torch.randint(5, 50, (1, length))
         types = torch.randint(0, 2, (1, length)) if whole.sizes["TYPES"] > 1 else None
@@ -169,6 +169,20 @@ def test_example(tmp_path):
         assert result.returncode == 1 and "is not 1 to 24 ids of the model" in result.stderr
     result = subprocess.run([tmp_path / "embed", tmp_path / "out/model.h"], capture_output=True, text=True)
     assert result.returncode == 2 and result.stderr.startswith("usage: ")
+
+
+def test_one_source(bert, tmp_path):
+    """With --single all is in model.c and model.h, for several CPUs and lengths too, and gives the same bits."""
+    keys = "isa=x86" if native("avx2") else "isa=scalar", "seq=4,16"
+    whole, single = (Encoder(bert, tmp_path / out, *keys, *more)
+                     for out, more in (("apart", []), ("one", ["--single"])))
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {"model.c", "model.h", "model.packed", "model.so"}
+    for ids in [7, 9], [11] * 13:
+        assert torch.equal(whole.run(ids)[1], single.run(ids)[1])
+    run(MHAGEN, "model", bert, "--whole", "--single", "-o", tmp_path / "one", *keys)  # over its own files
+    result = subprocess.run([MHAGEN, "model", bert, "--single", "isa=scalar", "seq=4", "-o", tmp_path / "out"],
+                            text=True, capture_output=True)
+    assert result.returncode == 2 and result.stderr == "mhagen: --single is made with --whole, or by mhagen gen\n"
 
 
 def test_padding_in_a_text(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from reference_lib import aligned, drawn_isa
 from tools import MHAGEN, ROOT, in_turn, installed, run, seed_of
-from whole_lib import Whole, edited, torch, written
+from whole_lib import Whole, edited, joined, torch, written
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
          "intermediate_size": 80, "vocab_size": 50, "max_position_embeddings": 64, "pad_token_id": 0}
@@ -89,7 +89,8 @@ def test_models(name, tmp_path):
     model = model_of(name, tmp_path / "model", num_key_value_heads=kept, num_attention_heads=kept * shares,
                      head_dim=draw.choice([8, 12, 16]), hidden_size=48, intermediate_size=draw.randint(1, 100))
     ids = [draw.randint(1, 49) for _ in range(PLACES)]
-    whole = Decoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", "seq=1,8", f"seq_kv={PLACES}")
+    whole = Decoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", "seq=1,8", f"seq_kv={PLACES}",
+                    *joined(name))
     right = model.base_model(torch.tensor([ids])).last_hidden_state[0]
     scores = model(torch.tensor([ids])).logits[0] if hasattr(model, "lm_head") else None
     past = 0

@@ -11,7 +11,7 @@ import pytest
 from reference_lib import aligned, drawn_isa
 from tools import MHAGEN, ROOT, in_turn, run, seed_of
 from test_whole import Args as OfTexts
-from whole_lib import Whole, edited, torch, written
+from whole_lib import Whole, edited, joined, torch, written
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80, "image_size": 23,
          "patch_size": 5, "num_channels": 3}
@@ -104,7 +104,8 @@ def near(found, right, part=1e-4):
 @pytest.mark.parametrize("name", in_turn(list(MODELS), "whole images", count=5))
 def test_models(name, tmp_path):
     model = model_of(name, tmp_path / "model", **drawn(name))
-    whole, image = Encoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}"), image_of(model)
+    whole = Encoder(tmp_path / "model", tmp_path / "out", f"isa={drawn_isa(name)}", *joined(name))
+    image = image_of(model)
     right = rows_of(model, image)
     status, rows, mean = whole.run(image)
     assert status == 0 and rows.shape == right.shape and near(rows, right)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from reference_lib import aligned, runtime
-from tools import MHAGEN, installed, run
+from tools import MHAGEN, installed, run, seed_of
 
 if not installed("numpy", "torch", "safetensors", "transformers"):
     pytest.skip("NumPy, PyTorch or transformers is not installed", allow_module_level=True)
@@ -39,6 +39,11 @@ def edited(folder, to, tensors=lambda all: all, **fields):
     (to / "config.json").write_text(json.dumps({**config, **fields}))
     save_file(tensors(load_file(to / "model.safetensors")), to / "model.safetensors")
     return to
+
+
+def joined(name):
+    """Options of a model: half of them are one source."""
+    return ["--single"] * (seed_of("joined", name) % 2)
 
 
 class Whole:
