@@ -11,11 +11,10 @@ import argparse
 import pathlib
 import sys
 import tempfile
-import time
 
 import numpy
 
-from program import Program, memory
+from program import Program, least_times, memory
 from suite import ROOT
 
 sys.path[:0] = [str(ROOT / "examples/smollm2"), str(ROOT / "examples")]
@@ -96,13 +95,7 @@ def main():
         tasks = {f"a prompt of {options.prompt}": (prompt, 0)}  # what it overwrites does not change the time of steps
         tasks |= {f"a token behind {past}": (step, int(past)) for past in reversed(options.pasts.split(","))}
         for task, (ids, past) in reversed(tasks.items()):
-            best = dict.fromkeys(runs, 1e9)
-            for _ in range(options.rounds):
-                for name, run in runs.items():
-                    for _ in range(IN_A_ROW):
-                        start = time.perf_counter()
-                        run(ids, past)
-                        best[name] = min(best[name], time.perf_counter() - start)
+            best = least_times(runs, options.rounds, IN_A_ROW, ids, past)
             for name in runs:
                 print(f"{task:22} {name:44} {1e3 * best[name]:8.2f} ms", flush=True)
 

@@ -2,6 +2,7 @@
 import ctypes
 import re
 import subprocess
+import time
 
 from suite import MHAGEN
 
@@ -10,6 +11,19 @@ def memory(size):
     """Memory of which a program may take any part that begins at a multiple of 64 bytes, and where it begins."""
     room = ctypes.create_string_buffer(size + 63)
     return room, (ctypes.addressof(room) + 63) // 64 * 64
+
+
+def least_times(runs, rounds, in_a_row, *arguments):
+    """The least seconds of each function of { name: function }, in rounds in which all have their turn. Each runs some
+    times in a row then, and finds its weights in the caches, as in a program of its own."""
+    best = dict.fromkeys(runs, 1e9)
+    for _ in range(rounds):
+        for name, run in runs.items():
+            for _ in range(in_a_row):
+                start = time.perf_counter()
+                run(*arguments)
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
 
 
 class Program:

@@ -17,11 +17,11 @@ import time
 
 import numpy
 
-from program import Program
+from program import Program, least_times
 from suite import ROOT
 
 ROWS = 128
-IN_A_ROW = 5  # runs of a program, which finds its weights in the caches then, as a program of its own would
+IN_A_ROW = 5
 STARTS = 20  # of the example's program
 
 
@@ -132,14 +132,8 @@ def main():
         runs, by_torch = ours | others, next(iter(others.values()))
         draw = numpy.random.default_rng(1)
         for length in map(int, options.lengths.split(",")):
-            ids, best = draw.integers(1000, 20000, length).astype("i4"), dict.fromkeys(runs, 1e9)
-            right = by_torch(ids)
-            for _ in range(options.rounds):
-                for name, run in runs.items():
-                    for _ in range(IN_A_ROW):
-                        start = time.perf_counter()
-                        run(ids)
-                        best[name] = min(best[name], time.perf_counter() - start)
+            ids = draw.integers(1000, 20000, length).astype("i4")
+            right, best = by_torch(ids), least_times(runs, options.rounds, IN_A_ROW, ids)
             for name, run in runs.items():
                 mean = run(ids)
                 unit = mean / numpy.linalg.norm(mean) - right / numpy.linalg.norm(right)

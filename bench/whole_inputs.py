@@ -11,15 +11,14 @@ import argparse
 import copy
 import pathlib
 import tempfile
-import time
 
 import numpy
 import torch
 import transformers
 
-from program import Program
+from program import Program, least_times
 
-IN_A_ROW = 3  # runs of a program, which finds its weights in the caches then, as a program of its own would
+IN_A_ROW = 3
 
 
 def drawn(name):
@@ -68,13 +67,7 @@ def main():
         if options.keys:
             runs["PyTorch, bf16"] = by_torch(copy.deepcopy(module).bfloat16(), data.bfloat16())
             runs["mhagen " + " ".join(options.keys)] = Whole(folder / "model", folder / "other", options.keys, data)
-        right, best = next(iter(runs.values()))(), dict.fromkeys(runs, 1e9)
-        for _ in range(options.rounds):
-            for name, run in runs.items():
-                for _ in range(IN_A_ROW):
-                    start = time.perf_counter()
-                    run()
-                    best[name] = min(best[name], time.perf_counter() - start)
+        right, best = next(iter(runs.values()))(), least_times(runs, options.rounds, IN_A_ROW)
         for name, run in runs.items():
             print(f"{name:32} {1e3 * best[name]:8.2f} ms  error {(run() - right).abs().max() / right.abs().max():.1e}")
 
