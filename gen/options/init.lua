@@ -22,6 +22,8 @@ for field in ([[key kind min max choices hooks letters doc default same_as impli
   known[field] = true
 end
 
+local limiting = {} -- the rows with `only`
+
 -- Adds a row. planned: the plan chooses a missing value, which makes it a row of the schedule.
 function M.add(row, planned)
   local kind = kinds[row.kind] or error(("option %s: no kind %s"):format(row.key, tostring(row.kind)))
@@ -36,6 +38,7 @@ function M.add(row, planned)
   row.planned = planned or false
   if row.schedule == nil then row.schedule = row.planned end
   M.list[#M.list + 1], M.list[row.key] = row, row
+  limiting[#limiting + 1] = row.only and row
   for field, list in pairs(M.told) do
     local at = #list
     while at > 0 and place(list[at]) > place(row) do at = at - 1 end
@@ -126,7 +129,7 @@ end
 
 -- Whether `only` of a row leaves another one out, which has a value of its own.
 local function left_out(by, row, values)
-  local names = by.only and by.only[values[by.key]]
+  local names = by.only[values[by.key]]
   if not names or (" " .. names .. " "):find(" " .. row.key .. " ", 1, true) then return false end
   return M.on(row, values) and values[row.key] ~= M.default(row, values)
 end
@@ -134,7 +137,7 @@ end
 -- The rule that a row's value breaks, given the other values, or nil.
 local function broken(row, values)
   local value = values[row.key]
-  for _, by in ipairs(M.list) do
+  for _, by in ipairs(limiting) do
     if left_out(by, row, values) then
       local must = row.implied and row.implied(values)
       return (must and "must be " .. tostring(must) or "has no effect") .. (" with %s = %s"):format(by.key,

@@ -6,6 +6,12 @@ local activations = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"
 local called = { gelu = { "gelu_python" }, silu = { "swish" }, relu2 = { "relu_squared" },
                  gelu_tanh = { "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh" } }
 
+-- Excludes queries that are not projected, for a row's value `of` or any. Without attention Q is the layer's input.
+local function no_row_of_input(of)
+  return { key = "project", lacks = "q", of = of, why = "where Q is no row of the layer's input",
+           but = { "attention", "none" } }
+end
+
 return {
   { key = "out_act", kind = "choice", choices = { "none", table.unpack(activations) }, default = "none",
     name = "_act_", word = "y activated by %s", bit = "MHAGEN_OUT_ACT", number = "MHAGEN_ACT_",
@@ -18,17 +24,13 @@ return {
     akin = { "skip", "skip_connection", "add_input", "shortcut" },
     excludes = { { key = "y_width", why = "where the rows of Q, which are added, have another width" },
                  { key = "project", lacks = "o", why = "which does not project Y" },
-                 { key = "project", lacks = "q", why = "where Q is no row of the layer's input",
-                   but = { "attention", "none" } } },
+                 no_row_of_input() },
     doc = "adds the row of Q to that of Y: y = x + attention(x)", draw = { chance = 0.15 } },
   { key = "norm", kind = "choice", choices = { "none", "pre", "post", "sandwich" },
     default = "none", name = "_norm_", word = "%s-norm",
     bit = { pre = "MHAGEN_PRE_NORM", post = "MHAGEN_POST_NORM", sandwich = "MHAGEN_PRE_NORM | MHAGEN_BRANCH_NORM" },
     akin = { "norm_first", "pre_norm", "layernorm", "do_layer_norm_before" },
-    excludes = { { key = "project", lacks = "q", of = "pre", why = "where Q is no row of the layer's input",
-                   but = { "attention", "none" } },
-                 { key = "project", lacks = "q", of = "sandwich", why = "where Q is no row of the layer's input",
-                   but = { "attention", "none" } },
+    excludes = { no_row_of_input "pre", no_row_of_input "sandwich",
                  { key = "project", lacks = "o", of = "post", why = "which does not project Y" },
                  { key = "project", lacks = "o", of = "sandwich", why = "which does not project Y" } },
     doc = "a norm of whole rows; pre: of the input (in cross-attention of Q alone); post: of the rows of Y; "
