@@ -1,11 +1,11 @@
 """What is around attention: norms, the residual connection and the feed-forward of PyTorch's layers, by the Python
 package."""
-import os
 import sys
 
 import pytest
 
-from tools import ISAS, MHAGEN, ROOT, in_turn, installed, native, shared
+from python_lib import package_environment  # noqa: F401
+from tools import ISAS, ROOT, in_turn, installed, native
 
 if not installed("torch", "numpy"):
     pytest.skip("PyTorch is not installed", allow_module_level=True)
@@ -19,12 +19,6 @@ import mhagen
 
 pytestmark = pytest.mark.slow
 WIDTH, HEADS, ROWS, BATCH, BETWEEN = 24, 4, 9, 2, 50
-
-
-@pytest.fixture(scope="session", autouse=True)
-def environment(tmp_path_factory):
-    cache = shared(tmp_path_factory, "python-cache", lambda _: None)
-    os.environ.update(MHAGEN=str(MHAGEN), XDG_CACHE_HOME=str(cache), CC="cc -O0")
 
 
 class RMS(nn.RMSNorm):

@@ -3,6 +3,7 @@ import ctypes
 import json
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -44,6 +45,13 @@ def edited(folder, to, tensors=lambda all: all, **fields):
 def joined(name):
     """Options of a model: half of them are one source."""
     return ["--single"] * (seed_of("joined", name) % 2)
+
+
+def expect_refusal(folder, out, said, *keys):
+    """One line that says so, and nothing written."""
+    result = subprocess.run([MHAGEN, "model", folder, "--whole", "-o", out, *keys], text=True, capture_output=True)
+    assert result.returncode == 2 and said in result.stderr and result.stderr.count("\n") == 1
+    assert not out.exists()
 
 
 class Whole:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from python_lib import package_environment  # noqa: F401
 from tools import COVER, MHAGEN, ROOT, in_turn, installed, need, run, schema, seed_of, shared
 
 if not installed("numpy"):
@@ -30,13 +31,6 @@ import mhagen
 from mhagen import _build, _keys, _layer, _native
 
 TINY = {"h": 2, "d_model": 12, "dk": 6, "seq": 5, "isa": "scalar"}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def environment(tmp_path_factory):
-    """The program of this build, and a cache of the tests' own."""
-    cache = shared(tmp_path_factory, "python-cache", lambda _: None)
-    os.environ.update(MHAGEN=str(MHAGEN), XDG_CACHE_HOME=str(cache), CC="cc -O0")
 
 
 @pytest.fixture(scope="session")

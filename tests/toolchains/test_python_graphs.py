@@ -8,7 +8,8 @@ import warnings
 
 import pytest
 
-from tools import MHAGEN, ROOT, installed, shared
+from python_lib import inference, package_environment  # noqa: F401
+from tools import ROOT, installed
 
 if not installed("torch", "numpy"):
     pytest.skip("PyTorch is not installed", allow_module_level=True)
@@ -26,19 +27,6 @@ from mhagen._layer import Attention
 pytestmark = pytest.mark.slow
 WIDTH, HEADS, ROWS, BATCH = 24, 4, 9, 2
 DK = WIDTH // HEADS
-
-
-@pytest.fixture(scope="session", autouse=True)
-def environment(tmp_path_factory):
-    cache = shared(tmp_path_factory, "python-cache", lambda _: None)
-    os.environ.update(MHAGEN=str(MHAGEN), XDG_CACHE_HOME=str(cache), CC="cc -O0")
-
-
-@pytest.fixture(autouse=True)
-def inference():
-    torch.manual_seed(5)
-    with torch.no_grad():
-        yield
 
 
 # ---- modules as users write them ----

@@ -1,12 +1,12 @@
 """mhagen.torch: models of PyTorch and transformers with the attention of kernels, against their own."""
 import copy
-import os
 import sys
 import warnings
 
 import pytest
 
-from tools import MHAGEN, ROOT, installed, schema, shared
+from python_lib import inference, package_environment  # noqa: F401
+from tools import ROOT, installed, schema
 
 if not installed("torch", "numpy"):
     pytest.skip("PyTorch is not installed", allow_module_level=True)
@@ -20,19 +20,6 @@ from mhagen import _operators, _projections
 
 pytestmark = pytest.mark.slow
 WIDTH, HEADS, ROWS = 24, 4, 9
-
-
-@pytest.fixture(scope="session", autouse=True)
-def environment(tmp_path_factory):
-    cache = shared(tmp_path_factory, "python-cache", lambda _: None)
-    os.environ.update(MHAGEN=str(MHAGEN), XDG_CACHE_HOME=str(cache), CC="cc -O0")
-
-
-@pytest.fixture(autouse=True)
-def inference():
-    torch.manual_seed(5)
-    with torch.no_grad():
-        yield
 
 
 def layer(**options):
