@@ -43,7 +43,7 @@ local function sum_of(embeddings)
   return words .. (embeddings.types > 0 and " + type[i]" or "") .. (embeddings.has_places and " + place[i]" or "")
 end
 
--- Places of the tables in the file, but for those of tokens, which have a list.
+-- Places of the tables in the file. Tokens are left out: they have a list of their own.
 local function places(embeddings)
   local list = {}
   for _, one in ipairs(embeddings.list) do

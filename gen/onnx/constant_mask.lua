@@ -17,7 +17,7 @@ local MOST = 1 << 24 -- numbers of a file
 local CHUNK = 1 << 7
 local HEAD = 128
 
-local kinds = { add = { "<f4", "<f" }, bool = { "|b1", "B" } }
+local kinds = { add = { "<f4", "f" }, bool = { "|b1", "B" } } -- as NumPy and string.pack name them
 
 local function head(kind, shape)
   local axes = table.concat(shape, ", ") .. (#shape == 1 and "," or "")
@@ -30,7 +30,7 @@ local function numbers(list, format)
   local parts = {}
   for first = 1, #list, CHUNK do
     local last = math.min(first + CHUNK - 1, #list)
-    parts[#parts + 1] = string.pack("<" .. format:gsub("<", ""):rep(last - first + 1), table.unpack(list, first, last))
+    parts[#parts + 1] = string.pack("<" .. format:rep(last - first + 1), table.unpack(list, first, last))
   end
   return table.concat(parts)
 end
