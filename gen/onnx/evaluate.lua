@@ -17,6 +17,8 @@
 local indices = require "onnx.indices"
 local meanings = require "onnx.meanings"
 local meanings_of_attention = require "onnx.meanings_of_attention"
+local meanings_of_images = require "onnx.meanings_of_images"
+local meanings_of_layers = require "onnx.meanings_of_layers"
 local meanings_of_sums = require "onnx.meanings_of_sums"
 local values_of = require "onnx.values"
 
@@ -26,7 +28,8 @@ local count_of = indices.count
 local copied, Run, value = values_of.copied, values_of.Run, values_of.value
 
 local rows = {}
-for _, list in ipairs { meanings.rows, meanings_of_sums, meanings_of_attention } do
+for _, list in ipairs { meanings.rows, meanings_of_sums, meanings_of_attention, meanings_of_images,
+                        meanings_of_layers.rows } do
   for name, row in pairs(list) do rows[name] = row end
 end
 

@@ -204,24 +204,6 @@ rows.Einsum = function(run, node, a, b, more)
   return run:transposed(reshaped(y, sizes(made)), perm)
 end
 
--- Of one place to itself.
-rows.Conv = function(run, node, x, w, bias)
-  local t, places = node.attributes, count_of(x.shape, 3)
-  local function all_are(list, wanted)
-    for _, number in ipairs(list or {}) do
-      if number ~= wanted then return false end
-    end
-    return true
-  end
-  if count_of(w.shape, 3) ~= 1 or (t.group or 1) ~= 1 or not all_are(t.strides, 1) or not all_are(t.pads, 0) then
-    refuse("of more than one place")
-  end
-  local flat = reshaped(x, { x.shape[1], x.shape[2], places })
-  local y = run:product(reshaped(w, { 1, w.shape[1], w.shape[2] }), flat)
-  if bias then y = run:apply("add", y, reshaped(bias, { #bias.shape > 0 and bias.shape[1] or 1, 1 })) end
-  return reshaped(y, joined({ x.shape[1], w.shape[1] }, copied(x.shape, 3)))
-end
-
 -- ---- integers ----
 
 -- Scales or zeros of an axis, or of blocks along it, for each number of x.

@@ -7,7 +7,7 @@
 --     :apply(op, ...)   an operation of the host on numbers of values, which are broadcast
 --     :moved(x, shape, steps, base), :transposed(x, perm)    its numbers in other places
 --     :reduced(how, x, axes), :mean(x, axes)    over { axis from 1 = true }, which stay as axes of 1
---     :product(a, b), :softmax(x, axes)
+--     :product(a, b), :softmax(x, axes), :largest(x)
 --     :tensor(tensor)   a constant
 --   value(at, shape, integer), reshaped(x, shape), copied(list, first, last), joined(...), common(shapes),
 --   broadcast_steps(from, shape), refuse(format, ...)
@@ -94,6 +94,11 @@ end
 function Run:mean(x, axes)
   local sum = self:reduced("sum", x, axes)
   return self:apply("div", sum, self:constant(count_of(x.shape) / math.max(1, count_of(sum.shape))))
+end
+
+-- The largest number, whatever its sign.
+function Run:largest(x)
+  return self.arrays.difference(x.at, self.arrays.numbers(count_of(x.shape), 0.0))
 end
 
 -- Matrices [.., rows, inner] by [.., inner, columns].

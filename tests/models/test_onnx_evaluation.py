@@ -183,7 +183,24 @@ CASES = [
         ("bhqd,bhkd->bhqk", [f(2, 3, 4, 5), f(2, 3, 6, 5)]), ("bqhd,bkhd->bhqk", [f(2, 4, 3, 5), f(2, 6, 3, 5)]),
         ("bhqk,bhkd->bqhd", [f(2, 3, 4, 6), f(2, 3, 6, 5)]), ("bij, jk -> bik", [f(2, 3, 4), f(4, 5)]),
         ("i,j->ij", [f(3), f(4)]), ("bhqd,bhkd->bhqk", [f(2, 3, 4, 5), f(2, 1, 6, 5)])]],
+    # images
     ("Conv", 17, [f(2, 4, 3), f(5, 4, 1), f(5)], {}), ("Conv", 17, [f(2, 4, 3, 2), f(5, 4, 1, 1)], {}),
+    ("Conv", 17, [f(2, 3, 9, 7), f(4, 3, 3, 2), f(4)], {"strides": [3, 2]}),
+    ("Conv", 17, [f(2, 3, 9), f(4, 3, 2)], {"dilations": [3], "auto_pad": "VALID"}),
+    *[("Resize", 17, [f(2, 3, *size), None, None, i(2, 3, *other)],
+       {"mode": mode, "coordinate_transformation_mode": how, "cubic_coeff_a": a})
+      for mode in ("cubic", "linear") for size, other, a in [((4, 5), (7, 3), -0.75), ((5, 1), (2, 6), -0.5)]
+      for how in ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")],
+    *[("Resize", 17, [f(1, 2, 4, 4), None, np.array([1, 1, *by], "f4")], {"mode": "cubic"})
+      for by in [(1.6, 2.5), (0.6, 1)]],
+    # activations, and norms of sums
+    ("Gelu", 20, [X], {}), ("Gelu", 20, [X], {"approximate": "tanh"}), ("com.microsoft Gelu", 17, [X], {}),
+    ("com.microsoft BiasGelu", 17, [X, f(4)], {}), ("com.microsoft FastGelu", 17, [X, f(4)], {}),
+    ("com.microsoft FastGelu", 17, [X], {}), ("com.microsoft QuickGelu", 17, [X], {"alpha": 0.7}),
+    ("com.microsoft QuickGelu", 17, [X], {}),
+    ("com.microsoft SkipLayerNormalization", 17, [X, f(2, 3, 4), f(4), f(4), f(4)], {"epsilon": 0.1}),
+    ("com.microsoft SkipLayerNormalization", 17, [X, f(2, 3, 4), f(4)], {"epsilon": 0.1}),
+    ("com.microsoft SkipSimplifiedLayerNormalization", 17, [X, f(2, 3, 4), f(4), f(4)], {"epsilon": 0.1}),
     # integers
     ("MatMulInteger", 17, [u8(3, 4), s8(4, 5), np.uint8(7)], {}), ("MatMulInteger", 17, [u8(3, 4), u8(4, 5)], {}),
     ("DequantizeLinear", 17, [s8(3, 4), np.abs(f(4)), s8(4)], {"axis": 1}),
