@@ -16,6 +16,7 @@ local options = require "options.init"
 local packed_file = require "command.packed_file"
 local weights = require "command.weights"
 local single = require "kernel.single"
+local whole_graph = require "command.whole_graph"
 local whole_inputs = require "command.whole_inputs"
 local whole_part = require "command.whole_part"
 local whole_product = require "command.whole_product"
@@ -51,9 +52,7 @@ function M.begin(model, args)
   for _, name in ipairs(OTHERS) do
     if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
   end
-  if model.graph then
-    error({ message = model.path .. ": --whole reads folders of transformers, and GGUF files" }, 0)
-  end
+  if model.graph then return whole_graph.begin(model) end
   whole_part.take(model, args.only)
   local rows = model.rows == gguf_families and families.gguf or families.rows
   local row, known = family_rows.find(rows, model.type)
@@ -93,7 +92,7 @@ end
 
 function M.take_keys(model, given)
   local row = model.whole
-  if given.seq and row.made then
+  if given.seq and row.inputs then
     error({ key = "seq", value = given.seq, rule = ("is the model's own: %s makes %d rows"):format(row.made.of,
       row.made.rows) }, 0)
   end
@@ -155,7 +154,8 @@ local function read_embeddings(model, all, rows)
   local first = made.places and made.places[3] or 0
   if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
-    list = list, width = cfg.y_width, eps = cfg.layer_eps, last = not made.norm, first_place = first,
+    list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = not made.norm,
+    first_place = first,
     biased = biased, factor = made.factor, has_places = made.places ~= nil, decodes = row.head ~= nil,
     places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
@@ -185,6 +185,7 @@ end
 
 -- Finds what the model has besides its layers, all: tensors, model.embeddings, and products as further kernels.
 function M.surround(model, kernels, all, given)
+  if model.graph then return whole_graph.add(model, kernels, given) end
   if model.whole.made then return whole_inputs.add(model, kernels, all, given) end
   read_embeddings(model, all, kernels[1].cfg.seq)
   add_head(model, kernels, given)

@@ -113,6 +113,16 @@ static int host_numbers(lua_State *L) {
   return 1;
 }
 
+/* widened(memory) -> an array of the floats in it */
+static int host_widened(lua_State *L) {
+  const Memory *memory = luaL_checkudata(L, 1, MEMORY);
+  const int64_t count = (int64_t)(memory->bytes / sizeof(float));
+  double *to = push_numbers(L, count);
+  const float *from = memory->at;
+  for (int64_t i = 0; i < count; ++i) to[i] = (double)from[i];
+  return 1;
+}
+
 /* list(array, first, count) -> a list of its numbers, integers where they are such */
 static int host_list(lua_State *L) {
   size_t count;
@@ -557,7 +567,8 @@ void add_arrays(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"numbers", host_numbers}, {"list", host_list},       {"decoded", host_decoded}, {"applied", host_applied},
       {"copy", host_copy},       {"taken", host_taken},     {"put", host_put},         {"product", host_product},
-      {"reduced", host_reduced}, {"drawn", host_drawn},     {"chosen", host_chosen},   {NULL, NULL},
+      {"reduced", host_reduced}, {"drawn", host_drawn},     {"chosen", host_chosen},   {"widened", host_widened},
+      {NULL, NULL},
   };
   luaL_newlib(L, functions);
   add_formula(L);

@@ -171,7 +171,7 @@ function M.refuse(model, all, ignored)
       or ("%s = %s"):format(wording.short(field.name), wording.short(field.value)))
   end
   local tensors = {}
-  if model.whole then tensors, model.without = tensors_of_whole(model, all)
+  if model.whole and model.fields then tensors, model.without = tensors_of_whole(model, all)
   elseif model.fields then tensors = tensors_of(model, all, row) end
   for _, tensor in ipairs(tensors) do
     add(tensor.name, tensor.full, "tensor " .. wording.short(tensor.name) ..

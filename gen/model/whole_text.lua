@@ -86,10 +86,12 @@ end
 local function add_parts(values, embeddings, tables)
   local decodes = embeddings.decodes
   values.norm_row = template.some(embeddings.biased and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
+  values.norms = part(values, embeddings.eps, "whole_norms.c.in")
   values.norm_at = embeddings.biased and "packed + GAINS_AT, packed + BIASES_AT" or "packed + GAINS_AT"
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
   values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
-  values.norm = part(values, not embeddings.last, "whole_norm.c.in")
+  values.norm_rows = embeddings.inputs and "ROWS" or "args->length"
+  values.norm = part(values, embeddings.first, "whole_norm.c.in")
   values.last_norm = part(values, embeddings.last, "whole_last_norm.c.in")
   values.tables_field, values.tables_doc = tables and ", tables" or "", tables and " and tables of rope" or ""
   values.tables_args = part(values, tables, "whole_tables.c.in")
@@ -136,11 +138,13 @@ return function(name, from, kernels, layers, embeddings, layout)
     from = model_text.plain(("%s (%s)"):format(from.path, from.type)),
     includes = includes, members = tostring(#kernels[1].packers), kernels = tostring(#kernels),
     kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), tables = places(embeddings),
-    fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes), eps = ("%.17g"):format(embeddings.eps),
+    fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes),
+    eps = embeddings.eps and ("%.17g"):format(embeddings.eps),
     first_place = tostring(embeddings.first_place), row_floats = tostring(row_bytes // memory.BYTES),
     sum = sum_of(embeddings), rows = tostring(rows),
     width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary or 0),
-    types = tostring(embeddings.types), layers = tostring(#layers), padding = tostring(embeddings.first_place - 1),
+    types = tostring(embeddings.types), layers = tostring(#layers),
+    padding = tostring(embeddings.padding or embeddings.first_place - 1),
     places = tostring(embeddings.places), packed_bytes = ("%d"):format(layout.file_bytes),
     workspace_bytes = ("%d"):format(2 * row_bytes + workspace), cache_bytes = ("%d"):format(cache) }
   add_parts(values, embeddings, kernels[1].tables)

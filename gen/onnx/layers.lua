@@ -6,7 +6,7 @@
 --     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why =, node = of the file
 --               that a Softmax is within, or nil }, in their order
 --     find      { graph: with bodies in the place of their nodes; elements, with the axes of all values; few(),
---               shorter() and longer() -> the same with fewer or more rows, where the graph leaves them open }
+--               shorter(), longer() and single() -> the same with other rows, where the graph leaves them open }
 --   longer(graph, given) -> shapes in runs of other lengths
 --   branches(graph, given, opened) -> whether runs of other lengths take the branches of `opened` too
 --
@@ -31,6 +31,7 @@
 --   softmax     its Softmax node
 --   shapes      { value = axes } of all values, with numbers for what is open
 --   extents     { b, h, q, k } of its scores in these
+--   hiding      its masks, of which some are left out for kv_len; or nil
 --   conditions  values that say which attention weights are set to zero, perhaps by the size of scores; or nil
 --   multiplied  the values that are Q K^T, and weights by V
 --   beside      what it makes beside its result, of gen/onnx/beside.lua
@@ -71,6 +72,7 @@ local function leave_masks(find, layer)
       layer.notes[#layer.notes + 1] = note:format(wording.short(mask.value))
     end
   end
+  layer.hiding = layer.inputs.masks
   layer.inputs.masks = table.move(fixed, 1, #fixed, 1, {})
   layer.mask_keys = proposal.mask_keys(layer.inputs.masks)
 end
@@ -177,7 +179,7 @@ function finder(graph, given, how)
   local find = { graph = elements.graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end
   local made = {}
-  for _, other in ipairs(how and { "few" } or { "few", "shorter", "longer" }) do
+  for _, other in ipairs(how and { "few" } or { "few", "shorter", "longer", "single" }) do
     find[other] = function()
       made[other] = made[other] or finder(graph, given, other)
       return made[other]

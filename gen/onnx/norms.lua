@@ -1,9 +1,10 @@
 -- Norms over the last axis in an ONNX graph, as one operator or written out.
 --
---   of(elements) -> { value = { kind = "rms", "layer" or "l2", x = value, eps =, width =, gains = value or nil } }
+--   of(elements, biased) -> { value = { kind = "rms", "layer" or "l2", x = value, eps =, width =, gains = value or nil,
+--                                       bias = value or nil } }
 --
--- Both the value after the gains and the one before them are listed. A norm whose bias is not zero does not count. What
--- looks like a norm is proposed as one.
+-- Both the value after the gains and the one before them are listed. A norm whose bias is not zero does not count, but
+-- for `biased`. What looks like a norm is proposed as one.
 
 local indices = require "onnx.indices"
 
@@ -117,11 +118,11 @@ local function with_vector(elements, value, op, width)
   end
 end
 
-local function add(elements, all, value, norm)
+local function add(elements, all, value, norm, biased)
   local shape = elements.shapes[value]
   norm.width = shape[#shape]
   if norm.gains and not is_vector(elements, norm.gains, norm.width) then return end
-  if norm.bias and not is_vector(elements, norm.bias, norm.width, true) then return end
+  if norm.bias and not is_vector(elements, norm.bias, norm.width, not biased) then return end
   all[value] = norm
   if norm.gains then return end
   local behind, gains = with_vector(elements, value, "Mul", norm.width)
@@ -130,16 +131,17 @@ local function add(elements, all, value, norm)
   local with = { kind = norm.kind, x = norm.x, eps = norm.eps, width = norm.width, gains = gains }
   if not shifted then
     all[behind] = with
-  elseif is_vector(elements, bias, norm.width, true) then
+  elseif biased or is_vector(elements, bias, norm.width, true) then
+    with.bias = biased and bias or nil
     all[shifted] = with
   end
 end
 
-function M.of(elements)
+function M.of(elements, biased)
   local all = {}
   for _, node in ipairs(elements.graph.nodes) do
     local norm = indices.attempt(of_node, elements, node)
-    if norm then add(elements, all, node.outputs[1], norm) end
+    if norm then add(elements, all, node.outputs[1], norm, biased) end
   end
   return all
 end

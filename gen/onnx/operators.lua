@@ -266,7 +266,7 @@ local function chosen(find, graph, node, from_user, written)
 end
 
 -- graph: what gen/onnx/file.lua returns; from_user: { key = text } for keys that are given and win. Returns the
--- layers, and nodes that are none: { name, why }.
+-- layers, nodes that are none, { name, why }, and how they were found, of gen/onnx/layers.lua.
 return function(graph, from_user)
   setmetatable(graph, Graph)
   local found, left, find = graph_layers.of(graph, from_user)
@@ -297,5 +297,5 @@ return function(graph, from_user)
     error({ message = graph.path .. ": no node is Attention, MultiHeadAttention or GroupQueryAttention, " ..
       "and no Softmax stands between two products of attention", more = more }, 0)
   end
-  return all, rest
+  return all, rest, find
 end

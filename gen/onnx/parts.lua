@@ -57,7 +57,8 @@ function M.scaled(layer, of, part)
   return list
 end
 
-local function matrix_part(layer, matrix, of, wanted)
+-- The part of a matrix of a layer, with so many rows and columns.
+function M.matrix(layer, matrix, of, wanted)
   local count = #of.columns
   if of.width ~= wanted[1] or count ~= wanted[2] then fail(layer, matrix, { of.width, count }, wanted) end
   local firsts, each = runs(of.columns)
@@ -85,7 +86,7 @@ local function features_of(layer, cfg)
   for matrix, of in pairs(layer.found.weights) do
     local size = sizes[matrix]
     if size and size[1] * size[2] > 0 then -- otherwise another key has switched it off
-      all[matrix] = of.tensor and matrix_part(layer, matrix, of, size) or numbers_part(layer, matrix, of, size)
+      all[matrix] = of.tensor and M.matrix(layer, matrix, of, size) or numbers_part(layer, matrix, of, size)
     end
   end
   for _, letter in ipairs { "q", "k", "v", "o" } do

@@ -7,6 +7,8 @@
 --     left     letters of what is taken as it is: inputs q, k and v, the context o, masks m
 --     why      it is, or nil
 --   mask_keys(masks) -> mask and mask_dims of such masks of a layer
+--   matrix_of(product, columns, by) -> the columns of a product by a constant (all without a list), as the weights of a
+--                                      layer have them; by: their factors, or nil
 
 local beside = require "onnx.beside"
 local graph_inputs = require "onnx.inputs"
@@ -85,7 +87,7 @@ end
 
 -- ---- weights ----
 
--- The columns of a projection as features of its matrix. by: their factors, or nil.
+-- The columns of a projection as features of its matrix.
 local function matrix_of(product, columns, by)
   local matrix, list = product.matrix, {}
   for i = 1, columns and #columns or product.columns do list[i] = matrix.of(columns and columns[i] or i - 1) end
@@ -246,6 +248,6 @@ function M.propose(find, softmax, given, left, why)
   return layer
 end
 
-M.refuse = refuse
+M.refuse, M.matrix_of = refuse, matrix_of
 
 return M

@@ -1,0 +1,103 @@
+-- `model --whole` of an ONNX file: its graph as layers and tables, as gen/command/whole.lua has them of other files.
+
+local host = require "host"
+local graph_whole = require "onnx.whole"
+local layers = require "model.layers"
+local whole_product = require "command.whole_product"
+local wording = require "base.wording"
+
+local M = {}
+
+-- Takes the layers of the graph with what is around them.
+function M.begin(model)
+  local layers_of = model.layers
+  model.whole = { graph = true }
+  function model.layers(self, given)
+    local with = { kv_len = "true" }
+    for key, value in pairs(given) do with[key] = value end
+    local all, left, find = layers_of(self, with)
+    if left[1] then
+      error({ message = ("%s: --whole: node %s: %s"):format(model.path, wording.short(left[1].name), left[1].why) }, 0)
+    end
+    model.whole.made = graph_whole.of(find, all)
+    return all, left
+  end
+end
+
+local function refuse(model, ...)
+  error({ message = ("%s: --whole: %s"):format(model.path, string.format(...)) }, 0)
+end
+
+local function list_of(numbers) return { numbers = numbers, features = #numbers } end
+
+-- Adds the vectors of a norm: ones and zeros where it has none.
+local function add_norm(list, before, norm, width)
+  local function add(name, numbers, x)
+    local made = table.move(numbers or {}, 1, numbers and width or 0, 1, {})
+    for i = #made + 1, width do made[i] = x end
+    list[#list + 1] = { name = before .. name, part = list_of(made) }
+  end
+  add("gains", norm.gains, 1.0)
+  if norm.kind == "layer" then add("biases", norm.bias, 0.0) end
+end
+
+local function add_ids(model, list, made, width)
+  local of = made.ids
+  for _, name in ipairs { "words", "types" } do
+    local tensor = of[name] and of[name].tensor
+    list[#list + 1] = tensor and { name = name,
+      part = layers.part(model, tensor.name, tensor.shape[1], width, host.type_size) }
+  end
+  list[#list + 1] = { name = "places", part = list_of(of.places) }
+  local norm = of.norm or made.last or {}
+  if of.norm and made.last then refuse(model, "norms behind the embeddings and behind the last layer are not made") end
+  if norm.kind then add_norm(list, "", norm, width) end
+  return { eps = norm.eps, first = of.norm ~= nil, last = made.last ~= nil, padding = of.padding,
+           biased = norm.kind == "layer", has_places = true, vocabulary = of.words.rows,
+           types = of.types and of.types.rows or 0 }
+end
+
+local function add_pixels(model, list, made, width, add_product)
+  local of = made.pixels
+  local patches, tokens = of.patches, {}
+  local channels, height, across = table.unpack(patches.axes)
+  local depth = channels * height * across
+  for i, numbers in ipairs(of.tokens) do
+    tokens[i] = { name = "token" .. i, part = list_of(numbers), token = true }
+    list[#list + 1] = tokens[i]
+  end
+  list[#list + 1] = { name = "places", part = list_of(of.places) }
+  local norms = {}
+  for _, each in ipairs { { "first_", of.norm }, { "", made.last } } do
+    norms[#norms + 1] = each[2]
+    if each[2] then add_norm(list, each[1], each[2], width) end
+  end
+  local one, other = norms[1] or {}, norms[2] or norms[1] or {}
+  if one.kind == "rms" or other.kind == "rms" or one.eps ~= other.eps then
+    refuse(model, "the norms before and behind the layers are no layer norms of one epsilon")
+  end
+  local part = layers.part(model, patches.tensor.name, width, depth, host.type_size, { shape = patches.tensor.shape })
+  local inputs = {
+    input = "pixels", template = "images", first = #tokens, norm = of.norm ~= nil,
+    values = { channels = channels, image_height = of.image[1], image_width = of.image[2], patches = patches.rows,
+               down = patches.down, across = patches.across, patch_height = height, patch_width = across,
+               depth = depth } }
+  local entry = add_product({ rows = patches.rows, depth = depth, width = width },
+    { { name = "patches", weights = { wo = part } } })
+  entry.gathered = patches.rows * depth
+  return { eps = one.eps, last = made.last ~= nil, biased = true, types = 0, inputs = inputs, tokens = tokens,
+           products = { entry } }
+end
+
+-- Finds the tables of the embeddings and the vectors of the norms, as gen/command/whole.lua has them.
+function M.add(model, kernels, given)
+  local made, width, list = model.whole.made, kernels[1].cfg.y_width, {}
+  local function add_product(...) return whole_product.add(kernels, given, ...) end
+  model.embeddings = (made.pixels and add_pixels or add_ids)(model, list, made, width, add_product)
+  for key, value in pairs { list = list, width = width, first_place = 0, decodes = false } do
+    model.embeddings[key] = value
+  end
+  model.without = made.left
+end
+
+return M

@@ -1,0 +1,158 @@
+-- Rows of a model in an ONNX graph on their way from layer to layer.
+--
+--   origin(find, value)      the first value with the same numbers in the same order
+--   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
+--   vector(find, value, width) -> the numbers of a constant row, or nil
+--   sums(find, value) -> { other = value, out = value } of each Add of a value and another that is no constant row
+--   scaled(find, value) -> the product of a value and a constant row, and the row, if nothing else reads the value;
+--                          else the value
+--   scaled_before(find, value) -> of such a product the value, and the row; else the value
+--   projections(find, value) -> { product, out = value behind the bias, bias = numbers or nil } of each product of
+--                          these rows by a constant
+--   projection(find, value) -> that which makes a value, or nil
+--   norm_of(find, value) -> the only norm of a value, of gen/onnx/norms.lua, with out = its result behind gains and
+--                          biases; or nil
+-- find.row_norms: of gen/onnx/norms.lua, with biases
+
+local indices = require "onnx.indices"
+local products = require "onnx.products"
+
+local M = {}
+
+local HOPS = 16
+local same = { Cast = true, Dropout = true, Flatten = true, Identity = true, Reshape = true, Squeeze = true,
+               Unsqueeze = true }
+local of_shapes = { Shape = true, Size = true }
+
+local function keeps(node) return node and node.domain == "" and same[node.op] end
+
+function M.origin(find, value)
+  for _ = 1, HOPS do
+    local node = find.graph.makers[value]
+    if not keeps(node) or node.outputs[1] ~= value then break end
+    value = node.inputs[1]
+  end
+  return value
+end
+
+function M.readers(find, value)
+  local all, waiting = {}, { value }
+  while #waiting > 0 do
+    local name = table.remove(waiting)
+    for _, node in ipairs(find.graph.users[name] or {}) do
+      if keeps(node) and node.inputs[1] == name then waiting[#waiting + 1] = node.outputs[1]
+      elseif not of_shapes[node.op] then all[#all + 1] = node end
+    end
+  end
+  return all
+end
+
+function M.vector(find, value, width)
+  local shape, list = find.elements.shapes[value], {}
+  if not shape or indices.count(shape) ~= width or shape[#shape] ~= width then return nil end
+  for i = 0, width - 1 do
+    local x = find.elements:at(value, i)
+    if type(x) ~= "number" then return nil end
+    list[i + 1] = x
+  end
+  return list
+end
+
+-- ---- sums ----
+
+local function width_of(find, value)
+  local shape = find.elements.shapes[value] or {}
+  return shape[#shape]
+end
+
+function M.sums(find, value)
+  local all, first = {}, M.origin(find, value)
+  for _, node in ipairs(M.readers(find, value)) do
+    local k = node.op == "Add" and node.domain == "" and M.origin(find, node.inputs[1]) == first and 2 or 1
+    local other = node.op == "Add" and node.inputs[k]
+    if other and not M.vector(find, other, width_of(find, other) or 0) then
+      all[#all + 1] = { other = other, out = node.outputs[1] }
+    end
+  end
+  return all
+end
+
+-- ---- gains ----
+
+-- The constant row that a node multiplies a value by; or nil.
+local function gains_of(find, node, width)
+  for k = 1, node and node.op == "Mul" and node.domain == "" and 2 or 0 do
+    local list = M.vector(find, node.inputs[k], width)
+    if list then return list, node.inputs[3 - k] end
+  end
+end
+
+function M.scaled(find, value)
+  local all = M.readers(find, value)
+  local list = #all == 1 and gains_of(find, all[1], width_of(find, value))
+  if list then return all[1].outputs[1], list end
+  return value
+end
+
+function M.scaled_before(find, value)
+  value = M.origin(find, value)
+  local list, before = gains_of(find, find.graph.makers[value], width_of(find, value))
+  if list then return before, list end
+  return value
+end
+
+-- ---- products ----
+
+-- The constant row that an Add adds, and its other operand.
+local function added(find, node, width)
+  for k = 1, node and node.op == "Add" and node.domain == "" and 2 or 0 do
+    local list = M.vector(find, node.inputs[k], width)
+    if list then return list, node.inputs[3 - k] end
+  end
+end
+
+-- A product with what is added to it: its own bias, and that of an Add behind it.
+local function with_bias(find, product)
+  local made = { product = product, out = product.out }
+  local readers = M.readers(find, product.out)
+  local list = #readers == 1 and added(find, readers[1], product.columns)
+  if product.bias then
+    made.bias = M.vector(find, product.bias, product.columns)
+    if not made.bias or list then return made end
+  end
+  if list then made.bias, made.out = list, readers[1].outputs[1] end
+  return made
+end
+
+function M.projections(find, value)
+  local all = {}
+  for _, node in ipairs(M.readers(find, value)) do
+    local product = products.by_constant(find.elements, node)
+    if product then all[#all + 1] = with_bias(find, product) end
+  end
+  return all
+end
+
+function M.projection(find, value)
+  value = M.origin(find, value)
+  local node = find.graph.makers[value]
+  local list, before = added(find, node, width_of(find, value))
+  if list then node = find.graph.makers[M.origin(find, before)] end
+  local product = products.by_constant(find.elements, node)
+  return product and with_bias(find, product)
+end
+
+-- ---- norms ----
+
+function M.norm_of(find, value)
+  local found, twice
+  for out, norm in pairs(find.row_norms) do
+    if M.origin(find, norm.x) == M.origin(find, value) and (not found or norm.gains) then
+      twice = found and found.gains ~= nil
+      found = { kind = norm.kind, x = norm.x, eps = norm.eps, gains = norm.gains, bias = norm.bias, out = out }
+    end
+  end
+  return not twice and found or nil
+end
+
+return M

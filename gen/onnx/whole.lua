@@ -1,0 +1,105 @@
+-- An encoder of texts or images in an ONNX graph, from ids or pixels to rows: each layer with what is around its
+-- attention, what makes the rows of the first one, and the norm behind the last one.
+--
+--   of(find, all) -> made; raises an error that says what is not known
+--     find    of gen/onnx/layers.lua
+--     all     layers of gen/onnx/operators.lua, which get further keys and weights
+--     made    { ids = of gen/onnx/whole_ids.lua, or pixels = of gen/onnx/whole_pixels.lua, last = norm or nil, rows =
+--               the value with the last rows, left = what is left out: other outputs, and inputs of positions }
+
+local graph_norms = require "onnx.norms"
+local indices = require "onnx.indices"
+local proposal = require "onnx.proposal"
+local rows = require "onnx.rows"
+local layers = require "model.layers"
+local whole_ids = require "onnx.whole_ids"
+local whole_layers = require "onnx.whole_layers"
+local whole_pixels = require "onnx.whole_pixels"
+local wording = require "base.wording"
+
+local M = {}
+
+local refuse = proposal.refuse
+
+-- What a layer's kernel does not have in a whole model.
+local function check_layer(layer)
+  local found = layer.found or refuse("an operator of attention is not read; write the file without fusing it")
+  if found.inputs.k or found.inputs.v then refuse("it is no self-attention") end
+  if found.inputs.past_k then refuse("it has keys of earlier runs") end
+  if found.inputs.masks[1] then refuse("mask %s is no padding", wording.short(found.inputs.masks[1].value)) end
+  if next(found.swapped) then refuse("its rows lie as [rows][batch]") end
+  if found.keys.rope then refuse("its queries and keys are turned by rope") end
+  return found
+end
+
+local function read_layer(find, layer, before)
+  local found = check_layer(layer)
+  local made = whole_layers.of(find, found.inputs.q, found.output)
+  if before and made.from ~= before then
+    refuse("it reads %s, and the layer before makes %s", wording.short(made.from), wording.short(before))
+  end
+  for matrix, of in pairs(made.weights) do found.weights[matrix] = of end
+  for _, word in ipairs(layers.key_list(made.keys)) do layer.keys[#layer.keys + 1] = word end
+  local notes = {}
+  for _, note in ipairs(layer.notes or {}) do
+    if not note:find "left out, for kv_len" then notes[#notes + 1] = note end
+  end
+  layer.notes = notes
+  return made
+end
+
+-- Calls read(...), and names what it was about if it is refused.
+local function named(find, what, read, ...)
+  local made, why = indices.attempt(read, ...)
+  if why then error({ message = ("%s: --whole: %s: %s"):format(find.graph.path, what, why) }, 0) end
+  return made
+end
+
+-- Whether the graph returns a value, under any of its names.
+local function is_output(find, value)
+  for name in pairs(find.graph.outputs) do
+    if rows.origin(find, name) == value then return true end
+  end
+  return false
+end
+
+-- The norm behind the last layer, or nil where there is none, or where the graph returns the rows before it alone.
+local function last_norm(find, made)
+  local norm = made.keys.norm == "pre" and rows.norm_of(find, made.to)
+  if not norm or is_output(find, made.to) and not is_output(find, norm.out) then return nil end
+  local shape = find.elements.shapes[made.to]
+  return whole_layers.proved_norm(find, made.to, norm, shape[#shape])
+end
+
+function M.of(find, all)
+  find.row_norms = graph_norms.of(find.elements, true)
+  local first, made
+  for _, layer in ipairs(all) do
+    made = named(find, "layer " .. layer.name, read_layer, find, layer, made and made.to)
+    first = first or made
+  end
+  local whole, image = { left = {} }, whole_pixels.input(find, first.from)
+  whole.last = named(find, "the last norm", last_norm, find, made)
+  whole.rows = whole.last and whole.last.out or made.to
+  if image then
+    whole.pixels = named(find, "embeddings", whole_pixels.embeddings, find, first.from, image)
+  else
+    whole.ids = named(find, "embeddings", whole_ids.embeddings, find, first.from)
+    for _, layer in ipairs(all) do
+      named(find, "layer " .. layer.name, whole_ids.check_masks, find, layer.found)
+      for _, key in ipairs { "kv_len=true", "q_len=true" } do layer.keys[#layer.keys + 1] = key end
+    end
+  end
+  for name in pairs(find.graph.outputs) do
+    if rows.origin(find, name) ~= whole.rows then whole.left[#whole.left + 1] = "output " .. wording.short(name) end
+  end
+  for _, name in ipairs(find.graph.inputs) do
+    if find.elements.given(name, 0) then
+      whole.left[#whole.left + 1] = ("input %s (row i has position i)"):format(wording.short(name))
+    end
+  end
+  table.sort(whole.left)
+  return whole
+end
+
+return M
