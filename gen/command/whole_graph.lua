@@ -11,7 +11,7 @@ local M = {}
 -- Takes the layers of the graph with what is around them.
 function M.begin(model)
   local layers_of = model.layers
-  model.whole = { graph = true }
+  model.whole, model.graph.of_parts = { graph = true }, true
   function model.layers(self, given)
     local with = { kv_len = "true" }
     for key, value in pairs(given) do with[key] = value end

@@ -1,5 +1,5 @@
 -- Replaces nodes of an ONNX graph by the graphs within them: the branch of an If that is taken, functions of the model,
--- and the body of Attention of ai.onnx.
+-- and the body of Attention of ai.onnx; where graph.of_parts says so, also those of gen/onnx/plain_layers.lua.
 --
 --   opened(graph) -> a graph with lists of its own, for walk
 --   walk(graph, elements, take)    calls take(node) in order, with nodes of bodies in the place of their node. Then
@@ -12,6 +12,7 @@
 
 local file = require "onnx.file"
 local plain_attention = require "onnx.plain_attention"
+local plain_layers = require "onnx.plain_layers"
 local wording = require "base.wording"
 
 local M = {}
@@ -35,6 +36,8 @@ local function expanded(graph, node, elements)
     local raw = plain_attention.body(graph, node, elements.shapes)
     return raw and file.nodes_of(graph, node, raw)
   end
+  local parts = graph.of_parts and plain_layers.body(node, elements.shapes)
+  if parts then return file.nodes_of(graph, node, parts) end
   if node.op ~= "If" or node.domain ~= "" then return nil end
   local condition = elements:scalar(node.inputs[1] or "")
   if not condition then

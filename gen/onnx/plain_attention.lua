@@ -1,6 +1,7 @@
 -- Attention of ai.onnx, expanded to its products, so that what lies between it and its projections is read as in other
 -- graphs.
 --
+--   new() -> nodes of such a body, none yet
 --   is_flags(graph, value) -> whether a mask is of bool; nil where that is not known
 --   body(graph, node, shapes) -> { node, input, output } for gen/onnx/file.lua; nil for a node with a cache, with
 --                                other outputs, or with a mask of which the file does not say what it is
@@ -37,7 +38,7 @@ local Body = {}
 Body.__index = Body
 
 -- A node; returns its output, which has the number of the node as its name.
-function Body:node(op, inputs, attributes, name)
+function Body:node(op, inputs, attributes, name, domain)
   local list = {}
   for key, value in pairs(attributes or {}) do
     local kind = type(value) == "table" and 7 or math.type(value) == "integer" and 2 or 1
@@ -45,7 +46,7 @@ function Body:node(op, inputs, attributes, name)
   end
   local nodes = self.nodes
   local output = tostring(#nodes + 1)
-  nodes[#nodes + 1] = { op_type = op, name = name, input = inputs, output = { output }, attribute = list }
+  nodes[#nodes + 1] = { op_type = op, name = name, domain = domain, input = inputs, output = { output }, attribute = list }
   return output
 end
 
@@ -97,6 +98,8 @@ local function heads_of(node, q, k, v)
   return h, h // h_kv
 end
 
+function M.new() return setmetatable({ nodes = {} }, Body) end
+
 function M.body(graph, node, shapes)
   local t, q, k, v = node.attributes, shapes[node.inputs[1]], shapes[node.inputs[2]], shapes[node.inputs[3]]
   for key, value in pairs(t) do
@@ -109,7 +112,7 @@ function M.body(graph, node, shapes)
   local mask, flags = (node.inputs[4] or "") ~= "", nil
   if mask then flags = M.is_flags(graph, node.inputs[4]) end
   if not h or mask and flags == nil then return nil end
-  local body = setmetatable({ nodes = {} }, Body)
+  local body = M.new()
   local kt, values = body:heads("K", k, h // each, each), body:heads("V", v, h // each, each)
   local width = #q == 4 and q[4] or q[3] // h
   local scores = body:scores(body:heads("Q", q, h, 1), kt, t, t.scale and t.scale + 0.0 or width ^ -0.5)

@@ -3,7 +3,8 @@
 --   origin(find, value)      the first value with the same numbers in the same order
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
---   sums(find, value) -> { other = value, out = value } of each Add of a value and another that is no constant row
+--   sums(find, value) -> { other = value, out = value, row = numbers or nil } of each Add of a value and another that is
+--                        no constant row; row: one that is added to both
 --   scaled(find, value) -> the product of a value and a constant row, and the row, if nothing else reads the value;
 --                          else the value
 --   scaled_before(find, value) -> of such a product the value, and the row; else the value
@@ -65,13 +66,29 @@ local function width_of(find, value)
   return shape[#shape]
 end
 
+-- The constant row that an Add adds, and its other operand.
+local function added(find, node, width)
+  for k = 1, node and node.op == "Add" and node.domain == "" and 2 or 0 do
+    local list = M.vector(find, node.inputs[k], width)
+    if list then return list, node.inputs[3 - k] end
+  end
+end
+
+-- A sum with a constant row that is added to it, and to which nothing else is.
+local function with_row(find, sum)
+  local readers = M.readers(find, sum.out)
+  local list = #readers == 1 and added(find, readers[1], width_of(find, sum.out))
+  if list then sum.row, sum.out = list, readers[1].outputs[1] end
+  return sum
+end
+
 function M.sums(find, value)
   local all, first = {}, M.origin(find, value)
   for _, node in ipairs(M.readers(find, value)) do
     local k = node.op == "Add" and node.domain == "" and M.origin(find, node.inputs[1]) == first and 2 or 1
     local other = node.op == "Add" and node.inputs[k]
     if other and not M.vector(find, other, width_of(find, other) or 0) then
-      all[#all + 1] = { other = other, out = node.outputs[1] }
+      all[#all + 1] = with_row(find, { other = other, out = node.outputs[1] })
     end
   end
   return all
@@ -102,14 +119,6 @@ function M.scaled_before(find, value)
 end
 
 -- ---- products ----
-
--- The constant row that an Add adds, and its other operand.
-local function added(find, node, width)
-  for k = 1, node and node.op == "Add" and node.domain == "" and 2 or 0 do
-    local list = M.vector(find, node.inputs[k], width)
-    if list then return list, node.inputs[3 - k] end
-  end
-end
 
 -- A product with what is added to it: its own bias, and that of an Add behind it.
 local function with_bias(find, product)

@@ -38,7 +38,9 @@ local function read_layer(find, layer, before)
   if before and made.from ~= before then
     refuse("it reads %s, and the layer before makes %s", wording.short(made.from), wording.short(before))
   end
+  local bias = found.weights.bo
   for matrix, of in pairs(made.weights) do found.weights[matrix] = of end
+  for i, x in ipairs(made.weights.bo and bias or {}) do found.weights.bo[i] = found.weights.bo[i] + x end
   for _, word in ipairs(layers.key_list(made.keys)) do layer.keys[#layer.keys + 1] = word end
   local notes = {}
   for _, note in ipairs(layer.notes or {}) do

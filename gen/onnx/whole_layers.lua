@@ -7,7 +7,7 @@
 --     find    of gen/onnx/layers.lua
 --     x, y    the values that attention reads, and its result
 --     layer   { from, to = values of rows that it reads and makes, keys = { key = value }, weights = as a layer of
---               gen/onnx/layers.lua has them }
+--               gen/onnx/layers.lua has them; bo is added to that of attention }
 
 local constants = require "onnx.constants"
 local evaluate = require "onnx.evaluate"
@@ -181,6 +181,16 @@ local function sum_of(find, value, what)
   refuse("%s is %s by %d nodes", named(value), what, #all)
 end
 
+-- Adds the row of a sum to a bias of the layer.
+local function add_row(layer, sum, bias, gain)
+  local own = layer.weights
+  if not sum.row then return end
+  if own[gain] then refuse("a bias is behind the gains of %s", named(sum.out)) end
+  local all = {}
+  for i, x in ipairs(sum.row) do all[i] = x + (own[bias] and own[bias][i] or 0.0) end
+  own[bias] = all
+end
+
 -- The numbers of a matrix in double, as they are packed.
 local function matrix_numbers(find, run, of)
   local part = graph_parts.matrix({ in_out = true }, "", of, { of.width, #of.columns })
@@ -201,6 +211,7 @@ local function formula_of(find, layer, norms)
       return bias and run:apply("add", made, vector(bias)) or made
     end
     local sum = run:apply("add", x, scaled(y, own.gain1))
+    if own.bo then sum = run:apply("add", sum, vector(own.bo)) end
     if keys.norm == "post" then sum = M.normed(run, norms[1], sum) end
     local u = keys.norm == "post" and sum or M.normed(run, norms[2], sum)
     local h = meanings.activations[keys.ffn_act](run, product(u, 1))
@@ -218,6 +229,7 @@ function M.of(find, x, y)
   scaled, layer.weights.gain1 = rows.scaled(find, y)
   local sum = sum_of(find, scaled, "added to the rows before attention")
   local before, norms = find.row_norms[origin(find, x)], {}
+  add_row(layer, sum, "bo", "gain1")
   layer.keys.norm = origin(find, sum.other) == origin(find, x) and "post" or "pre"
   layer.from = layer.keys.norm == "post" and origin(find, x) or before and origin(find, before.x)
   if not layer.from or origin(find, sum.other) ~= layer.from then
@@ -240,6 +252,7 @@ function M.of(find, x, y)
   local f
   f, layer.weights.gain2 = rows.scaled_before(find, behind.other)
   add_feed_forward(layer, feed_forward(find, u, f))
+  add_row(layer, behind, "b2", "gain2")
   layer.to = behind.out
   if layer.keys.norm == "post" then
     norms[2] = add_norm(find, layer, 2, rows.norm_of(find, layer.to), width)

@@ -53,7 +53,7 @@ local function patches_of(find, value, name)
     and all_are(t.pads, 0) and all_are(t.dilations, 1) and (t.group or 1) == 1
     and (t.auto_pad or "NOTSET") ~= "SAME_UPPER" and (t.auto_pad or "NOTSET") ~= "SAME_LOWER"
   for k = 1, 2 do plain = plain and (t.strides or { 1, 1 })[k] == shape[k + 2] end
-  if not plain then refuse("convolution %s cuts no patches without overlaps", found.name) end
+  if not plain then refuse("convolution %s cuts no patches side by side", found.name) end
   local down, across = image[3] // shape[3], image[4] // shape[4]
   return { tensor = tensor, rows = down * across, down = down, across = across,
            axes = { shape[2], shape[3], shape[4] } }

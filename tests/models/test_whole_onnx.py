@@ -192,6 +192,86 @@ def test_images(name, tmp_path):
     assert status == 0 and near(rows, right) and near(mean, right[tokens:].mean(0)) and whole.sizes["TOKENS"] == tokens
 
 
+# ---- what ONNX Runtime makes of several operators ----
+
+
+class Optimized:
+    """An encoder as ONNX Runtime's optimizer writes it, with drawn weights."""
+
+    def __init__(self, attention, counts, rms, width=24, heads=3, hidden=20, layers=2):
+        self.draw, self.nodes, self.constants = numpy.random.default_rng(3), [], []
+        self.attention, self.heads, self.width, self.hidden = attention, heads, width, hidden
+        tables = [self.row(rows, width) for rows in (60, 40, 2)]
+        ids = ["input_ids", "segment_ids", *tables, self.gains(), self.row(width), "attention_mask"]
+        self.nodes.append(helper.make_node("EmbedLayerNormalization", ids, ["x", "counts"], domain="com.microsoft",
+                                           epsilon=1e-6))
+        self.padding = "counts" if counts else "attention_mask"
+        self.norm = "SkipSimplifiedLayerNormalization" if rms else "SkipLayerNormalization"
+        x = "x"
+        for _ in range(layers):
+            x = self.layer(x)
+        inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.INT32, ["batch", "rows"])
+                  for name in ("input_ids", "segment_ids", "attention_mask")]
+        output = helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, ["batch", "rows", width])
+        graph = helper.make_graph(self.nodes, "g", inputs, [output], self.constants)
+        self.model = helper.make_model(graph, ir_version=9, opset_imports=[
+            helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
+
+    def row(self, *shape):
+        name = f"c{len(self.constants)}"
+        values = self.draw.standard_normal(shape) * (shape[0] ** -0.5 if len(shape) > 1 else 0.3)
+        self.constants.append(numpy_helper.from_array(values.astype("f4"), name))
+        return name
+
+    def gains(self):
+        name = self.row(self.width)
+        self.constants[-1].CopyFrom(numpy_helper.from_array(numpy_helper.to_array(self.constants[-1]) + 1, name))
+        return name
+
+    def node(self, op, *inputs, domain="com.microsoft", **attributes):
+        self.nodes.append(helper.make_node(op, inputs, [f"n{len(self.nodes)}"], f"node{len(self.nodes)}", domain=domain,
+                                           **attributes))
+        return self.nodes[-1].output[0]
+
+    def product(self, x, rows, columns):
+        return self.node("MatMul", x, self.row(rows, columns), domain="")
+
+    def summed(self, x, skip):
+        """The norm of a sum, to which it adds the bias of the product before."""
+        bias = [] if "Simplified" in self.norm else [self.row(self.width)]
+        return self.node(self.norm, x, skip, self.gains(), *bias, self.row(self.width), epsilon=1e-6)
+
+    def layer(self, x):
+        width = self.width
+        if self.attention == "Attention":
+            y = self.node("Attention", x, self.row(width, 3 * width), self.row(3 * width), self.padding,
+                          num_heads=self.heads)
+        else:
+            rows = [self.product(x, width, width) for _ in "qkv"]
+            y = self.node("MultiHeadAttention", *rows, self.row(3 * width), self.padding, num_heads=self.heads)
+        x = self.summed(self.product(y, width, width), x)
+        h = self.node("FastGelu", self.product(x, width, self.hidden), self.row(self.hidden))
+        return self.summed(self.product(h, self.hidden, width), x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention, counts, rms", in_turn(
+    [("Attention", False, False), ("Attention", True, False), ("MultiHeadAttention", False, False),
+     ("Attention", False, True)], "whole graphs of operators", count=2))
+def test_operators_of_several(attention, counts, rms, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    made, rows = Optimized(attention, counts, rms), 12
+    onnx.save(made.model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    whole = Encoder(tmp_path / "m.onnx", tmp_path / "out", f"isa={drawn_isa(attention)}", f"seq={rows}")
+    for length in 1, 7, rows:
+        inputs = {"input_ids": made.draw.integers(0, 60, (1, rows)), "segment_ids": made.draw.integers(0, 2, (1, rows)),
+                  "attention_mask": (numpy.arange(rows) < length)[None]}
+        right, = session.run(None, {key: value.astype("i4") for key, value in inputs.items()})
+        status, found, _ = whole.run(inputs["input_ids"][0, :length], inputs["segment_ids"][0, :length])
+        assert status == 0 and near(found, torch.from_numpy(right[0, :length]))
+
+
 # ---- graphs that look alike ----
 
 
@@ -277,9 +357,19 @@ def of_ids(graph):
     node.input[1] = "input_ids"
 
 
+def from_the_end(graph):
+    """Positions that count from the end of a run."""
+    node = node_of(graph, "position_embeddings")
+    place, index = list(graph.node).index(node), node.input[1]
+    graph.node.insert(place, helper.make_node("ReduceMax", [index], ["last"], "last"))
+    graph.node.insert(place + 1, helper.make_node("Sub", ["last", index], ["from the end"], "turned"))
+    node.input[1] = "from the end"
+
+
 REFUSED = {as_tanh: "no activation", other_residual: "added to", between_layers: "reads",
            in_hidden: "no activation", other_eps: "norms", other_words: "no sum with a row of a table",
-           biased_mask: "does more than to hide", more_products: "no activation", of_ids: "ids"}
+           biased_mask: "does more than to hide", more_products: "no activation", of_ids: "ids",
+           from_the_end: "is not the sum of the tables"}
 
 
 @pytest.mark.parametrize("change", REFUSED, ids=lambda change: change.__name__)
@@ -288,6 +378,48 @@ def test_look_alikes(bert, change, tmp_path):
     change(model.graph)
     onnx.save(model, tmp_path / "m.onnx")
     expect_refusal(tmp_path / "m.onnx", tmp_path / "out", REFUSED[change], "isa=scalar", "seq=8")
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    model = Pixels(model_of(of("ViT", num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24,
+                               **IMAGE), "vit")).eval()
+    path = tmp_path_factory.mktemp("images") / "m.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (torch.randn(1, 3, 24, 24),), path, dynamo=False, input_names=["pixel_values"],
+                          output_names=["rows"], dynamic_axes={"pixel_values": {0: "batch"}}, opset_version=14)
+    return path
+
+
+def other_order(graph):
+    """Patches column by column."""
+    node = node_of(graph, "Conv")
+    behind(graph, node.output[0], "Transpose")
+    node_of(graph, "changed").attribute.append(helper.make_attribute("perm", [0, 1, 3, 2]))
+
+
+def brighter(graph):
+    behind(graph, node_of(graph, "Conv").output[0], "Relu")
+
+
+def with_gaps(graph):
+    """Patches that leave out pixels between them."""
+    node = node_of(graph, "Conv")
+    weights = next(tensor for tensor in graph.initializer if tensor.name == node.input[1])
+    weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights)[:, :, :5, :5].copy(), weights.name))
+    next(a for a in node.attribute if a.name == "kernel_shape").ints[:] = [5, 5]
+
+
+@pytest.mark.parametrize("change, said", [(other_order, "is not the sum of patches"), (brighter, "sum of patches"),
+                                          (with_gaps, "cuts no patches")], ids=lambda value: getattr(
+                                              value, "__name__", ""))
+def test_images_that_look_alike(vit, change, said, tmp_path):
+    model = onnx.load(vit)
+    change(model.graph)
+    del model.graph.value_info[:]
+    onnx.save(model, tmp_path / "m.onnx")
+    expect_refusal(tmp_path / "m.onnx", tmp_path / "out", said, "isa=scalar")
 
 
 def test_refusals(bert, tmp_path):
