@@ -41,12 +41,18 @@ local function add_norm(list, before, norm, width)
   if norm.kind == "layer" then add("biases", norm.bias, 0.0) end
 end
 
+-- A table of rows, perhaps of integers with one scale.
+local function table_part(model, of)
+  local part = layers.part(model, of.tensor.name, of.rows, of.width, host.type_size, { integers = of.scale ~= nil })
+  part.scaled = of.scale and { { by = { of.scale }, zeros = { of.zero }, columns = of.width, down = of.rows,
+                                 across = of.width } }
+  return part
+end
+
 local function add_ids(model, list, made, width)
   local of = made.ids
   for _, name in ipairs { "words", "types" } do
-    local tensor = of[name] and of[name].tensor
-    list[#list + 1] = tensor and { name = name,
-      part = layers.part(model, tensor.name, tensor.shape[1], width, host.type_size) }
+    list[#list + 1] = of[name] and { name = name, part = table_part(model, of[name]) }
   end
   list[#list + 1] = { name = "places", part = list_of(of.places) }
   local norm = of.norm or made.last or {}

@@ -217,11 +217,11 @@ function M.weights(model, layer, cfg, type_size)
 end
 
 -- A tensor of the model as a part: a table of so many rows, or without a width a vector. more: nil, or the rows from
--- `first` on, `count` of them; or the `shape` of the tensor, where it has more axes.
+-- `first` on, `count` of them; or the `shape` of the tensor, where it has more axes; or whether it has `integers`.
 function M.part(model, name, rows, width, type_size, more)
   local part = features(name, rows, width, more and more.count and {
     blocks = 1, first = more.first, count = more.count, step = rows })
-  part.shape = more and more.shape
+  part.shape, part.integers = more and more.shape, more and more.integers
   part.tensor = model.tensors[name] or fail_missing(model, name)
   check_shape(model, part, type_size)
   return part

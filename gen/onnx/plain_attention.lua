@@ -46,7 +46,8 @@ function Body:node(op, inputs, attributes, name, domain)
   end
   local nodes = self.nodes
   local output = tostring(#nodes + 1)
-  nodes[#nodes + 1] = { op_type = op, name = name, domain = domain, input = inputs, output = { output }, attribute = list }
+  nodes[#nodes + 1] = { op_type = op, name = name, domain = domain, input = inputs, output = { output },
+                        attribute = list }
   return output
 end
 

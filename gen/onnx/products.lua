@@ -5,7 +5,8 @@
 --       lead_a[l], lead_b[l], lead_out[l]    where matrix l lies, l from 1
 --       row_a, row_out, column_b, column_out, inner_a, inner_b    steps }
 --   turned(product)            the same with a and b exchanged: rows of one are columns of the other
---   of_integers(graph, node)    the node that ends a product of integers, by the one that begins it
+--   of_integers(graph, node), last_of_integers(graph, node)    the node that ends a product of integers, by the one
+--                                                             that quantizes its rows, and by the product itself
 --   by_constant(elements, node)    a product by a constant matrix, which is a projection; or nil and why it is none:
 --     { node, x, out, matrix, rows, width, columns, bias = value or nil,
 --       x_at(row, i), cell(i) -> row, column of an element of the output }
@@ -302,14 +303,21 @@ function constant.Mul(elements, node)
   end
 end
 
--- The Mul that ends a product of integers which a DynamicQuantizeLinear begins, if that is all it is for; or nil.
+-- The only reader of a node's output, if it is of this kind.
+local function only_user(graph, node, op)
+  local users = node and graph.users[node.outputs[1]] or {}
+  return #users == 1 and users[1].op == op and users[1] or nil
+end
+
+-- The Mul that ends a product of integers, of its MatMulInteger; or nil.
+function M.last_of_integers(graph, node)
+  return node.op == "MatMulInteger" and only_user(graph, only_user(graph, node, "Cast"), "Mul") or nil
+end
+
+-- The same of one that a DynamicQuantizeLinear begins, if that is all it is for.
 function M.of_integers(graph, node)
-  for k, op in ipairs { "MatMulInteger", "Cast", "Mul" } do
-    local users = node and graph.users[node.outputs[1]] or {}
-    node = #users == 1 and users[1].op == op and users[1] or nil
-    if not node then return nil end
-    if k == 3 then return node end
-  end
+  local product = only_user(graph, node, "MatMulInteger")
+  return product and M.last_of_integers(graph, product)
 end
 
 function M.of(elements, node)

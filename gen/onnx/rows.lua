@@ -3,8 +3,8 @@
 --   origin(find, value)      the first value with the same numbers in the same order
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
---   sums(find, value) -> { other = value, out = value, row = numbers or nil } of each Add of a value and another that is
---                        no constant row; row: one that is added to both
+--   sums(find, value) -> { other = value, out = value, row = numbers or nil } of each Add of a value and another that
+--                        is no constant row; row: one that is added to both
 --   scaled(find, value) -> the product of a value and a constant row, and the row, if nothing else reads the value;
 --                          else the value
 --   scaled_before(find, value) -> of such a product the value, and the row; else the value
@@ -135,9 +135,14 @@ end
 
 function M.projections(find, value)
   local all = {}
-  for _, node in ipairs(M.readers(find, value)) do
+  local function add(node)
     local product = products.by_constant(find.elements, node)
     if product then all[#all + 1] = with_bias(find, product) end
+  end
+  for _, node in ipairs(M.readers(find, value)) do
+    local integers = node.op == "DynamicQuantizeLinear" and find.graph.users[node.outputs[1]] or {}
+    for _, user in ipairs(integers) do add(products.last_of_integers(find.graph, user)) end
+    add(node)
   end
   return all
 end

@@ -1,7 +1,7 @@
 -- What turns ids into rows in an ONNX graph, and which keys its masks hide. Both are proved by evaluation.
 --
 --   embeddings(find, value) -> {
---     words, types    { table = tensor, rows, width } of words, and of types or nil
+--     words, types    { tensor, rows, width, scale, zero = of integers or nil } of words, and of types or nil
 --     places          numbers of the rows that are added for positions
 --     norm            of gen/onnx/whole_layers.lua, or nil
 --     padding         an id that has no position, or nil }
@@ -70,13 +70,17 @@ end
 
 -- ---- tables ----
 
--- The table and the indices of a Gather of rows, or nil.
+-- The table and the indices of a Gather of rows, or nil. Integers have a scale and a zero.
 local function table_of(find, value)
-  local node = find.graph.makers[value]
+  local node, scale, zero = find.graph.makers[value], nil, nil
+  if node and node.op == "DequantizeLinear" and node.domain == "" then
+    scale, zero = find.elements:scalar(node.inputs[2]), find.elements:scalar(node.inputs[3] or "") or 0
+    node = scale and find.graph.makers[node.inputs[1]]
+  end
   local of_rows = node and node.op == "Gather" and (node.attributes.axis or 0) == 0
   local tensor = of_rows and find.graph.tensors[node.inputs[1]]
   return tensor and #tensor.shape == 2 and { tensor = tensor, rows = tensor.shape[1], width = tensor.shape[2],
-    index = rows.origin(find, node.inputs[2]) } or nil
+    scale = scale, zero = zero, index = rows.origin(find, node.inputs[2]) } or nil
 end
 
 -- The terms of a sum.
@@ -175,8 +179,12 @@ local function check(find, value, made, draw)
   local width, count = shape[#shape], indices.count(shape)
   local sum = values.value(run.arrays.numbers(count, 0.0), { count // width, width })
   for _, of in ipairs { made.words, made.types } do
-    local taken = run.arrays.taken(run:tensor(of.tensor).at, 1, of.rows, width, feeds[of.index].at)
-    sum = run:apply("add", sum, values.value(taken, sum.shape))
+    local taken = values.value(run.arrays.taken(run:tensor(of.tensor).at, 1, of.rows, width, feeds[of.index].at),
+      sum.shape)
+    if of.scale then
+      taken = run:apply("mul", run:apply("sub", taken, run:constant(of.zero)), run:constant(of.scale))
+    end
+    sum = run:apply("add", sum, taken)
   end
   local own = shape[#shape - 1] * width
   local places = values.value(run.arrays.numbers(table.move(made.places, 1, own, 1, {})), { 1, own })

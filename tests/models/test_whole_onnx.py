@@ -272,6 +272,23 @@ def test_operators_of_several(attention, counts, rms, tmp_path):
         assert status == 0 and near(found, torch.from_numpy(right[0, :length]))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["QInt8", "QUInt8"])
+def test_integers(bert, kind, tmp_path):
+    """Weights and tables of integers are dequantized. ONNX Runtime rounds rows besides."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    quantize_dynamic(bert, tmp_path / "m.onnx", weight_type=QuantType[kind], per_channel=kind == "QInt8")
+    assert {"MatMulInteger", "DequantizeLinear"} <= {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
+    whole = Encoder(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar", "seq=8")
+    ids, types = numpy.arange(20, 28, dtype="i8"), numpy.arange(8) % 2
+    feeds = {"input_ids": ids[None], "attention_mask": numpy.ones((1, 8), "i8"), "token_type_ids": types[None]}
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    right = torch.from_numpy(session.run(None, feeds)[0][0])
+    status, rows, _ = whole.run(ids, types)
+    assert status == 0 and near(rows, right, 3e-2) and not near(rows, right, 1e-7)
+
+
 # ---- graphs that look alike ----
 
 
