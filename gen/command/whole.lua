@@ -10,10 +10,10 @@ local family_rows = require "model.family_rows"
 local fingerprint = require "base.fingerprint"
 local gguf_families = require "model.gguf_families"
 local layers = require "model.layers"
-local matrices = require "graph.matrices"
 local memory = require "schedule.memory"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
+local part_rules = require "model.parts"
 local weights = require "command.weights"
 local single = require "kernel.single"
 local whole_inputs = require "command.whole_inputs"
@@ -84,8 +84,8 @@ local function add_cache(row, given)
   end
   local keys = row.keys
   row.places, row.own = places, { seq_kv = true }
-  function row.keys(c)
-    local all = keys(c)
+  function row.keys(c, i)
+    local all = keys(c, i)
     all.cache, all.q_len, all.seq_kv = "append", true, places + longest(given.seq) - 1
     return all
   end
@@ -148,15 +148,19 @@ local function read_embeddings(model, all, rows)
     local of = made[name]
     if of then of.count = add(name, of[1] .. ".weight", of[2], cfg.y_width).features end
   end
-  local norm = made.norm or row.last
-  add("gains", norm .. ".weight", cfg.y_width).change = row.change
-  local biased = matrices.sizes(cfg).norm1_bias ~= nil
-  if biased then add("biases", norm .. ".bias", cfg.y_width) end
+  local biased = cfg.norm_kind == "layer" and part_rules.has_bias(all[1], row.norm_biases, "bias")
+  local function add_norm(before, norm)
+    add(before .. "gains", norm .. ".weight", cfg.y_width).change = row.change
+    if biased then add(before .. "biases", norm .. ".bias", cfg.y_width) end
+  end
+  if made.norm then add_norm("first_", made.norm) end
+  if row.last then add_norm("", row.last) end
   local first = made.places and made.places[3] or 0
   if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
-    list = list, width = cfg.y_width, eps = cfg.layer_eps, last = not made.norm, first_place = first,
-    biased = biased, factor = made.factor, has_places = made.places ~= nil, decodes = row.head ~= nil,
+    list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = row.last ~= nil,
+    norm_kind = cfg.norm_kind, biased = biased, first_place = first, factor = made.factor,
+    has_places = made.places ~= nil, decodes = row.head ~= nil,
     places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end

@@ -11,8 +11,8 @@ local M = {}
 function M.begin(model)
   local whole, keys = model.whole, model.whole.keys
   whole.made = whole.inputs(model.fields)
-  function whole.keys(c)
-    local all = keys(c)
+  function whole.keys(c, i)
+    local all = keys(c, i)
     all.seq = whole.made.rows
     return all
   end
@@ -60,8 +60,8 @@ function M.add(model, kernels, all, given)
   if made.norm then add_norm("first_", made.norm) end
   add_norm("", whole.last)
   for i, of in ipairs(made.products) do products[i] = add_product(kernels, given, width, of, part) end
-  model.embeddings = { list = list, width = width, eps = cfg.layer_eps, last = true, biased = true, first_place = 0,
-                       types = 0, inputs = made, tokens = tokens, products = products }
+  model.embeddings = { list = list, width = width, eps = cfg.layer_eps, last = true, norm_kind = "layer",
+                       biased = true, first_place = 0, types = 0, inputs = made, tokens = tokens, products = products }
 end
 
 return M

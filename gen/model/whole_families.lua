@@ -2,12 +2,13 @@
 --
 --   types       as gen/model/families.lua has them.
 --   module      The module of attention in a layer, as the name of the layer's stack ends.
---   keys        A function of the fields: keys of a layer besides those of its attention.
+--   keys        A function of the fields and the number of a layer: keys of a layer besides those of its attention.
 --   maps        The linear maps of the feed-forward by the numbers of their matrices, as modules of a layer:
 --               a name, or { name, number, count } for one of several that are one map in the file. Or a function of
 --               the fields that returns them.
 --   biases      Whether these have biases: true (the default), false, or the flag that says so and its default.
---   norms       The norms of a layer by their numbers.
+--   norms       The norms of a layer by their numbers. A layer may lack some of them.
+--   norm_biases   Whether layer norms have biases, as biases of maps.
 --   gains       Tensors of a layer that scale the outputs of attention and of the feed-forward, by their matrices.
 --   change      What a list of gains becomes, if the file has others.
 --   embeddings  A function of the fields: what turns ids into rows. `words`, `types` and `places` (positions) are
@@ -98,6 +99,22 @@ local function text_tower(types, eps, act, ffn)
     end }
 end
 
+-- ModernBERT: the first layer reads rows that the embeddings have normalized, and has no norm of its own for attention.
+local modernbert = {
+  types = { "modernbert" }, module = "attn", left_out = { "^head%.", "^decoder%.", "^classifier%." },
+  maps = { ["1"] = { "mlp.Wi", 0, 2 }, ["2"] = "mlp.Wo", ["3"] = { "mlp.Wi", 1, 2 } }, biases = { "mlp_bias", false },
+  norms = { "attn_norm", "mlp_norm" }, norm_biases = { "norm_bias", false }, last = "final_norm",
+  harmless = "decoder_bias sparse_prediction sparse_pred_ignore_index deterministic_flash_attn reference_compile " ..
+    "repad_logits_with_grad",
+  keys = function(c, i)
+    return { norm = i == 0 and "ffn" or "pre", residual = true, layer_eps = c:positive("norm_eps", 1e-5),
+             ffn = c:int("intermediate_size", 1152), ffn_act = activation(c, "hidden_activation", "gelu"),
+             ffn_gate = true, q_len = true }
+  end,
+  embeddings = function(c)
+    return { words = { "embeddings.tok_embeddings", c:int("vocab_size", 50368) }, norm = "embeddings.norm" }
+  end }
+
 M.rows = {
   like_bert { "bert" },
   like_bert({ "roberta", "xlm-roberta", "camembert" }, behind_padding),
@@ -111,6 +128,7 @@ M.rows = {
                places = { "embeddings.position_embeddings", c:int("max_position_embeddings", 512) },
                norm = "embeddings.LayerNorm" }
     end },
+  modernbert,
   text_tower({ "clip_text_model" }, 1e-5, "quick_gelu", 2048),
   text_tower({ "siglip_text_model" }, 1e-6, "gelu_pytorch_tanh", 3072),
 }

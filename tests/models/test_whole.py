@@ -13,6 +13,7 @@ ROWS, SIZES = 24, {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_hea
                    "vocab_size": 50, "max_position_embeddings": 40}
 NAMES = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
          "intermediate_size": "hidden_dim"}
+NO_PADDING = {"pad_token_id": None}
 # what a config is besides; the class that writes it
 MODELS = {
     "bert": ({}, "BertModel"),
@@ -22,6 +23,9 @@ MODELS = {
     "xlm-roberta": ({"type_vocab_size": 1, "pad_token_id": 3}, "XLMRobertaForSequenceClassification"),
     "camembert": ({"type_vocab_size": 1, "hidden_act": "silu"}, "CamembertModel"),
     "distilbert": ({}, "DistilBertModel"),
+    "modernbert": ({"local_attention": 8, **NO_PADDING}, "ModernBertModel"),
+    "modernbert, of words masked": ({"norm_bias": True, "attention_bias": True, "mlp_bias": True,
+                                     "global_attn_every_n_layers": 2, **NO_PADDING}, "ModernBertForMaskedLM"),
     "clip_text_model": ({}, "CLIPTextModel"),
     "siglip_text_model": ({"projection_size": 20}, "SiglipTextModel"),
     "distilbert, that classifies": ({"activation": "relu"}, "DistilBertForSequenceClassification"),
@@ -202,6 +206,24 @@ def test_files_of_old(bert, tmp_path):
     (first, rows, _), (second, others, _) = (Encoder(folder, tmp_path / name, "isa=scalar", "seq=8").run([3, 4]) for
                                              name, folder in (("new", bert), ("old", older)))
     assert first == second == 0 and torch.equal(rows, others)
+
+
+@torch.no_grad()
+def test_modernbert_of_2024(tmp_path):
+    """Fields of the config that answerdotai published; the first layer has no norm of attention."""
+    model = model_of("modernbert", tmp_path / "own")
+    folder = edited(
+        tmp_path / "own", tmp_path / "model", rope_parameters=None, layer_types=None, global_rope_theta=160000.0,
+        local_rope_theta=10000.0, global_attn_every_n_layers=3, layer_norm_eps=1e-5, position_embedding_type="absolute",
+        repad_logits_with_grad=False, reference_compile=True, gradient_checkpointing=False, hidden_activation="gelu")
+    whole = Encoder(folder, tmp_path / "out", "isa=scalar", f"seq={ROWS}")
+    ids = torch.randint(5, 50, (1, ROWS))
+    right = model(ids).last_hidden_state[0]
+    status, rows, _ = whole.run(ids[0])
+    assert status == 0 and (rows - right).abs().max() <= 1e-4 * right.abs().max()
+    name = "layers.0.attn_norm.weight"
+    expect_refusal(edited(folder, tmp_path / "normed", lambda all: {**all, name: torch.ones(48)}), tmp_path / "none",
+                   f"tensor {name}: may change", "isa=scalar", "seq=8")
 
 
 def test_names(bert, tmp_path):
