@@ -155,12 +155,17 @@ local function read_embeddings(model, all, rows)
   end
   if made.norm then add_norm("first_", made.norm) end
   if row.last then add_norm("", row.last) end
+  if made.bias then
+    local bias = add("bias", made.bias[1] .. ".weight", made.bias[2] * cfg.h)
+    function bias.change(numbers) return made.bias[3](numbers, cfg.h, cfg.seq) end
+    list[#list].floats = cfg.h * cfg.seq * cfg.seq
+  end
   local first = made.places and made.places[3] or 0
   if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
     list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = row.last ~= nil,
     norm_kind = cfg.norm_kind, biased = biased, first_place = first, factor = made.factor,
-    has_places = made.places ~= nil, decodes = row.head ~= nil,
+    has_places = made.places ~= nil, has_bias = made.bias ~= nil, decodes = row.head ~= nil,
     places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end
@@ -196,8 +201,8 @@ end
 
 -- ---- the file of weights ----
 
--- How many numbers a part has; memory.aligned: how many there are in the file.
-local function floats_of(part) return part.features * (part.width or 1) end
+-- How many numbers a table has; memory.aligned: how many there are in the file.
+local function floats_of(of) return of.floats or of.part.features * (of.part.width or 1) end
 
 -- Calls visit(packer, layer) with all that is packed, in the order of the file: the weights of the layers of all
 -- kernels, for each CPU, and then their tables of rope. Layers with the same numbers have one place, which the first
@@ -236,7 +241,7 @@ function M.layout(kernels, all, embeddings)
   for _, layer in ipairs(all) do
     words[#words + 1] = ("%s %d %d"):format(layer.kernel.cfg.name, layer.index, layer.tables or 0)
   end
-  for _, of in ipairs(embeddings.list) do place(floats_of(of.part), of) end
+  for _, of in ipairs(embeddings.list) do place(floats_of(of), of) end
   return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at, file_bytes = packed_file.bytes(at, 1) }
 end
 
@@ -258,7 +263,7 @@ function M.pack(args, kernels, embeddings, layout, tell)
     tell(done, all)
   end)
   for _, of in ipairs(embeddings.list) do
-    local count = floats_of(of.part)
+    local count = floats_of(of)
     local rest = memory.aligned(count) - count
     add(weights.floats(of.part))
     if rest > 0 then add(host.floats(rest)) end

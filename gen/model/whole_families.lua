@@ -13,7 +13,9 @@
 --   change      What a list of gains becomes, if the file has others.
 --   embeddings  A function of the fields: what turns ids into rows. `words`, `types` and `places` (positions) are
 --               tables, { module, rows, the row of the first position or nil }; `types` may be missing. `norm` is of
---               their sum, or nil, and rows of words are multiplied by `factor`.
+--               their sum, or nil, and rows of words are multiplied by `factor`. `bias` is added to the scores of all
+--               layers: { module, rows of its tensor, of (its numbers, heads, rows of a run) to one for each head, row
+--               and key }, or nil.
 --   inputs      In place of embeddings, of models that have no ids: a function of the fields. It returns
 --     of, input          The words for an input, and the argument that has it.
 --     template           Of the C text, templates/whole_<this>.c.in; with `values` for it.
@@ -82,6 +84,41 @@ local function like_bert(types, first)
   return row
 end
 
+-- MPNet: positions as RoBERTa's, whatever the padding is called, and a bias of scores by the distance of row and key.
+local BUCKETS = 32 -- half of them for keys behind the row; the class takes so many whatever the config says
+
+-- The bucket of a distance: 8 are of one distance each, then two for each power of two, up to 128.
+local function bucket_of(distance)
+  local n, bucket = math.abs(distance), 8
+  if n < 8 then bucket = n end
+  while bucket >= 8 and bucket < BUCKETS // 2 - 1 and n * n >= 64 << bucket - 7 do bucket = bucket + 1 end
+  return distance > 0 and bucket + BUCKETS // 2 or bucket
+end
+
+-- Those of all heads, rows and keys, of a list of those of all buckets and heads.
+local function biases_of(list, heads, rows)
+  local of_distance, made = {}, {}
+  for distance = 1 - rows, rows - 1 do of_distance[distance] = bucket_of(distance) * heads end
+  for head = 1, heads do
+    for row = 0, rows - 1 do
+      for key = 0, rows - 1 do made[#made + 1] = list[of_distance[key - row] + head] end
+    end
+  end
+  return made
+end
+
+local mpnet = like_bert({ "mpnet" }, function() return 2 end)
+mpnet.module, mpnet.norms = "attention.attn", { "attention.LayerNorm", "output.LayerNorm" }
+local embeddings_of_bert = mpnet.embeddings
+function mpnet.embeddings(c)
+  local made = embeddings_of_bert(c)
+  made.types = nil
+  local buckets = c:int("relative_attention_num_buckets", BUCKETS)
+  if buckets < BUCKETS then c:fail("relative_attention_num_buckets", "%d is less than %d", buckets, BUCKETS) end
+  made.bias = { "encoder.relative_attention_bias", buckets, biases_of }
+  return made
+end
+
 local EPS_OF_DISTILBERT = 1e-12 -- its class has no field for it
 
 -- The text towers of CLIP and SigLIP: norms in front.
@@ -128,7 +165,7 @@ M.rows = {
                places = { "embeddings.position_embeddings", c:int("max_position_embeddings", 512) },
                norm = "embeddings.LayerNorm" }
     end },
-  modernbert,
+  mpnet, modernbert,
   text_tower({ "clip_text_model" }, 1e-5, "quick_gelu", 2048),
   text_tower({ "siglip_text_model" }, 1e-6, "gelu_pytorch_tanh", 3072),
 }

@@ -101,6 +101,7 @@ local function add_parts(values, embeddings, tables)
   values.last_norm = part(values, embeddings.last, "whole_last_norm.c.in")
   values.tables_field, values.tables_doc = tables and ", tables" or "", tables and " and tables of rope" or ""
   values.tables_args = part(values, tables, "whole_tables.c.in")
+  values.bias_args = part(values, embeddings.has_bias, "whole_bias.c.in")
   values.place = decodes and "args->past + r" or ("r + %d"):format(embeddings.first_place)
   values.places_at = part(values, embeddings.has_places, "whole_places.c.in")
   values.place_of = part(values, embeddings.has_places, "whole_place.c.in")

@@ -23,6 +23,9 @@ MODELS = {
     "xlm-roberta": ({"type_vocab_size": 1, "pad_token_id": 3}, "XLMRobertaForSequenceClassification"),
     "camembert": ({"type_vocab_size": 1, "hidden_act": "silu"}, "CamembertModel"),
     "distilbert": ({}, "DistilBertModel"),
+    "mpnet": ({}, "MPNetModel"),
+    "mpnet, of words masked": ({"layer_norm_eps": 1e-5, "relative_attention_num_buckets": 40, "hidden_act": "relu"},
+                               "MPNetForMaskedLM"),
     "modernbert": ({"local_attention": 8, **NO_PADDING}, "ModernBertModel"),
     "modernbert, of words masked": ({"norm_bias": True, "attention_bias": True, "mlp_bias": True,
                                      "global_attn_every_n_layers": 2, **NO_PADDING}, "ModernBertForMaskedLM"),
@@ -209,6 +212,23 @@ def test_files_of_old(bert, tmp_path):
 
 
 @torch.no_grad()
+def test_distances(tmp_path):
+    """MPNet's biases of distances: some have one of their own, longer ones share them. Each is in the file, for all
+    rows and keys; a shorter text reads its corner."""
+    model = model_of("mpnet", tmp_path / "model", max_position_embeddings=202, num_hidden_layers=1)
+    model.encoder.relative_attention_bias.weight.data.mul_(4)
+    model.save_pretrained(tmp_path / "model")
+    whole = Encoder(tmp_path / "model", tmp_path / "out", "isa=scalar", "seq=200")
+    assert whole.sizes["PACKED_BYTES"] > 3 * 200 * 200 * 4
+    for length in 131, 200:
+        ids = torch.randint(5, 50, (1, length))
+        right = model(ids).last_hidden_state[0]
+        status, rows, _ = whole.run(ids[0])
+        assert status == 0 and (rows - right).abs().max() <= 1e-4 * right.abs().max()
+    assert whole.run([5, 1, 2])[0] == 3  # the padding that positions begin behind
+
+
+@torch.no_grad()
 def test_modernbert_of_2024(tmp_path):
     """Fields of the config that answerdotai published; the first layer has no norm of attention."""
     model = model_of("modernbert", tmp_path / "own")
@@ -239,6 +259,7 @@ def test_names(bert, tmp_path):
     ({"hidden_act": "gelu_10"}, "", "hidden_act: gelu_10 is no activation function of a kernel: gelu, gelu_tanh,"),
     ({"embedding_size": 24}, "", "embedding_size = 24: may change the model, and is not read; --ignore NAME"),
     ({"position_embedding_type": "relative_key"}, "", "position_embedding_type = relative_key"),
+    ({"model_type": "mpnet"}, "", "tensor encoder.layer.0.attention.attn.q.weight is missing"),
     ({"model_type": "electra"}, "", "--whole does not know type electra; it knows bert, camembert, clip_"),
     ({"vocab_size": 51}, "", "embeddings.word_embeddings.weight: its shape is [50, 48], and by the config it must be"),
     ({}, "seq=41", "seq = 41: must be at most 40, the places of"),
