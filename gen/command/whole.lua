@@ -62,7 +62,8 @@ function M.begin(model, args)
       known) }, 0)
   end
   model.whole, model.tensors = setmetatable({}, { __index = row }), renamed(model.tensors)
-  if row.inputs then whole_inputs.begin(model) end
+  if row.inputs then return whole_inputs.begin(model, args.image) end
+  if args.image then error({ message = ("--image: type %s takes no images"):format(model.type) }, 0) end
 end
 
 -- The largest of the lengths that `seq` lists.

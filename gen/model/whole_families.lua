@@ -16,6 +16,7 @@
 --               their sum, or nil, and rows of words are multiplied by `factor`. `bias` is added to the scores of all
 --               layers: { module, rows of its tensor, of (its numbers, heads, rows of a run) to one for each head, row
 --               and key }, or nil.
+--   resized     Whether the user may give the size of images, as { height, width } to inputs.
 --   inputs      In place of embeddings, of models that have no ids: a function of the fields. It returns
 --     of, input          The words for an input, and the argument that has it.
 --     template           Of the C text, templates/whole_<this>.c.in; with `values` for it.
@@ -23,6 +24,8 @@
 --     products           What makes them, { module, bias = whether it has one, act = what becomes of the result or
 --                        nil, rows, axes = of a row of weights } each.
 --     first              How many rows are in front of the last product's.
+--     resize             What makes the positions of another number of patches than the file has, as
+--                        gen/model/resized.lua takes it, or nil.
 --     tokens, places     Tensors of rows in front of these, and of the positions of all.
 --     registers          Rows without positions behind those of tokens, { name, rows }, or nil.
 --     norm               The norm after that, or nil.
