@@ -178,6 +178,32 @@ def test_example(tmp_path):
     assert result.returncode == 2 and result.stderr.startswith("usage: ")
 
 
+@torch.no_grad()
+def test_ranking(tmp_path):
+    """examples/embed/rank.c compiles as its head says, and finds the nearest texts of each query."""
+    model = model_of("bert", tmp_path / "model")
+    run(MHAGEN, "model", tmp_path / "model", "--whole", "isa=scalar", f"seq={ROWS}", "-o", tmp_path / "out")
+    run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-I", tmp_path / "out", ROOT / "examples/embed/rank.c",
+        *tmp_path.glob("out/*.c"), "-lm", "-lpthread", "-o", tmp_path / "rank")
+    texts = [torch.randint(5, 50, (draw,)).tolist() for draw in (3, 9, 1, 5, 24, 2, 7, 4, 6)]
+    unit = [torch.nn.functional.normalize(model(torch.tensor([ids])).last_hidden_state[0].mean(0), dim=0)
+            for ids in texts]
+    lines = "".join(" ".join(map(str, ids)) + "\n" for ids in texts)
+    for count in 7, 2:
+        found = run(tmp_path / "rank", tmp_path / "out/model.packed", count, input=lines).splitlines()
+        assert len(found) == 1 + len(texts) - count and float(found[0]) > 0
+        for line, query in zip(found[1:], unit[count:]):
+            us, *pairs = line.split()
+            cosines = [float(query @ text) for text in unit[:count]]
+            best = sorted(range(count), key=lambda n: -cosines[n])[:5]
+            assert float(us) > 0 and [int(number) for number in pairs[::2]] == best
+            assert [float(x) for x in pairs[1::2]] == pytest.approx([cosines[n] for n in best], abs=1e-4)
+    for words, text, status, said in (["0"], lines, 2, "usage: rank"), (["1"], "50\n", 1, "rank: "), ([], "", 2, "usage"):
+        result = subprocess.run([tmp_path / "rank", tmp_path / "out/model.packed", *words], input=text, text=True,
+                                capture_output=True)
+        assert result.returncode == status and said in result.stderr
+
+
 def test_one_source(bert, tmp_path):
     """With --single all is in model.c and model.h, for several CPUs and lengths too, and gives the same bits."""
     keys = "isa=x86" if native("avx2") else "isa=scalar", "seq=4,16"
