@@ -245,6 +245,7 @@ enum {
 #define MHAGEN_PARALLEL ((uint64_t)1 << 36) /* it reads what attention reads, norm1(x) */
 #define MHAGEN_NO_ATTENTION ((uint64_t)1 << 37) /* y is x wo + bo: h is 1, dk the width of x */
 #define MHAGEN_OUT_ACT ((uint64_t)1 << 38) /* of which an activation function is taken, out_act */
+#define MHAGEN_FFN_NORM ((uint64_t)1 << 39) /* the rows that a feed-forward reads are normalized */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,

@@ -404,6 +404,7 @@ COVER = [
     "h=2 d_model=33 dk=16 seq=34 residual=true ffn=1 ffn_act=gelu_tanh ffn_gate=true",
     "h=2 d_model=20 dk=6 seq=19 norm=sandwich norm_kind=rms residual=true io_dtype=bf16 batch=2 ffn=33 ffn_gate=true",
     "h=2 d_model=33 dk=5 y_width=9 seq=5 seq_kv=19 attention=cross norm=sandwich q_len=true",
+    "h=2 d_model=20 dk=6 y_width=9 seq=19 norm=ffn q_len=true kv_len=true batch=2 ffn=33 ffn_gate=true",
     "h=2 d_model=20 dk=12 seq=5 seq_kv=19 attention=cross cache=append project=none qk_norm=layer dtype=bf16",
     "h=2 d_model=33 dk=5 seq=19 norm=pre residual=true causal=true q_len=true batch=2 ffn=40 parallel=true",
     "h=2 d_model=32 dk=8 seq=5 seq_kv=19 cache=append norm=sandwich norm_kind=rms ffn=64 ffn_gate=true parallel=true",

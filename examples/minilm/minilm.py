@@ -23,6 +23,7 @@ import kernels
 import options
 import picture
 import reference
+import search
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -143,6 +144,10 @@ def full_time(model):
 def main():
     args = options.parse()
     mhagen, folder = ROOT / "build/mhagen", ROOT / "build/minilm"
+    tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
+    tokenizer.no_padding()
+    if args.search:
+        return search.main(mhagen, MODEL_DIR, tokenizer, args.isa or kernels.best_isa(mhagen, "f32"))
     shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen, args.dtype), "dtype": args.dtype}
     numbers = f"weights {args.weights}" if args.weights else args.dtype
     if args.weights:
@@ -155,8 +160,6 @@ def main():
     probs = kernels.build(mhagen, folder, name="minilm_probs", probs="true", **shape)
     expected = {"onnx": reference.OnnxReference, "torch": reference.TorchReference}[args.reference](MODEL_DIR)
     tensors = load_file(MODEL_DIR / "model.safetensors")
-    tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
-    tokenizer.no_padding()
 
     print(f"all-MiniLM-L6-v2, attention by generated kernels ({plain.isa}, {numbers}), "
           f"compared with {expected.name}")

@@ -17,6 +17,8 @@ def parse():
     parser.add_argument("--layer", type=int, default=0, choices=range(LAYERS), help="the layer to draw (default 0)")
     parser.add_argument("--reference", choices=["onnx", "torch"], default="onnx",
                         help="torch needs packages that requirements.in leaves out (default onnx)")
+    parser.add_argument("--search", action="store_true", help="instead of all that, rank a hundred sentences as one "
+                        "types, by the whole model as one C program")
     parser.add_argument("--out", type=Path, default=Path("build/minilm"), help="where the picture goes")
     args = parser.parse_args()
     if args.value_weights and args.weights != "int4":

@@ -12,7 +12,8 @@ import numpy as np
 class OnnxReference:
     """The package's weights in a graph of standard ONNX operators, run by ONNX Runtime."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, attention=True, threads=0):
+        """attention: whether the weights of attention are results, too; threads: 0 are all CPUs."""
         import onnxruntime
         from onnx import TensorProto, helper, numpy_helper
         from safetensors.numpy import load_file
@@ -61,11 +62,17 @@ class OnnxReference:
             nodes, "all-MiniLM-L6-v2",
             [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
             [helper.make_tensor_value_info(embedding, TensorProto.FLOAT, [width])] +
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [heads, "n", "n"]) for name in probs],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [heads, "n", "n"]) for name in probs if attention],
             [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-        self.session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.session = onnxruntime.InferenceSession(model.SerializeToString(), options,
+                                                    providers=["CPUExecutionProvider"])
         self.name = f"ONNX Runtime {onnxruntime.__version__}"
+
+    def embedding(self, ids):
+        return self.session.run(None, {"ids": np.array(ids)})[0]
 
     def __call__(self, ids):
         embedding, *probs = self.session.run(None, {"ids": np.array(ids)})

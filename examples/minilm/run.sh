@@ -9,6 +9,7 @@ shape="h=12 d_model=384 dk=32 seq=128 kv_len=true"
 example=minilm
 . examples/start.sh
 [ -z "$python" ] || exec "$python" -B -X utf8 examples/minilm/minilm.py "$@"
+case " $* " in *" --search "*) exit 1 ;; esac
 
 echo "minilm: the same shape on random weights instead"
 isa=$(build/mhagen isas --widest)

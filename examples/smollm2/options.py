@@ -18,6 +18,8 @@ def parse():
     parser.add_argument("--whole", action="store_true", help="the whole model as one C program, not attention alone")
     parser.add_argument("--weights", choices=["f32", "bf16", "int8", "int4"], default="f32",
                         help="of the program of --whole (default f32)")
+    parser.add_argument("--unchecked", action="store_true", help="with --whole: do not compare the tokens with the "
+                        "formulas in float64, which take longer")
     parser.add_argument("--layer", type=int, default=12, choices=range(LAYERS), metavar=f"0..{LAYERS - 1}",
                         help="the layer to draw (default 12)")
     parser.add_argument("--torch", action="store_true", help="compare with transformers on PyTorch as well, which "
@@ -28,6 +30,8 @@ def parse():
         parser.error(f"argument --tokens: must be from 1 to {ROOM}")
     if args.weights != "f32" and not args.whole:
         parser.error("argument --weights: is of --whole; --dtype says the type of attention")
+    if args.unchecked and (args.torch or not args.whole):
+        parser.error("argument --unchecked: is of --whole, without --torch")
     return args
 
 

@@ -292,6 +292,7 @@ local function run(args)
   args.embed = args.embed or args.onnxruntime
   local model = weights.open_model(args.path)
   if args.single and not args.whole then error({ message = "--single is made with --whole, or by mhagen gen" }, 0) end
+  if args.image and not args.whole then error({ message = "--image is made with --whole" }, 0) end
   if args.whole then whole.begin(model, args) end
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)
@@ -339,6 +340,8 @@ local function add_options(cmd)
     :argname("<NAME>"):count("*")
   cmd:flag("--whole", "write the whole model, from ids or pixels on, and one file of weights, NAME.packed")
   cmd:flag("--single", "with --whole: write all its C as one NAME.c and one NAME.h")
+  cmd:option("--image", "with --whole: height and width of images, as 224 or 224x280; default: the model's")
+    :argname("<SIZE>")
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)
   takes.cxx(cmd)
@@ -352,6 +355,5 @@ return {
   name = "model", run = run, options = add_options,
   summary = "Write the kernels and the packed weights of a model's attention.",
   about = "Example: mhagen model MiniLM/ isa=avx2 seq=128 -o out\n" ..
-    "It writes a kernel for each distinct config, its NAME.packed with the weights of each layer, and model.h with\n" ..
-    "a table of the layers.",
+    "It writes a kernel for each distinct config, its NAME.packed of weights, and model.h, a table of the layers.",
 }

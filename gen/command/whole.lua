@@ -10,10 +10,10 @@ local family_rows = require "model.family_rows"
 local fingerprint = require "base.fingerprint"
 local gguf_families = require "model.gguf_families"
 local layers = require "model.layers"
-local matrices = require "graph.matrices"
 local memory = require "schedule.memory"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
+local part_rules = require "model.parts"
 local weights = require "command.weights"
 local single = require "kernel.single"
 local whole_graph = require "command.whole_graph"
@@ -61,7 +61,8 @@ function M.begin(model, args)
       known) }, 0)
   end
   model.whole, model.tensors = setmetatable({}, { __index = row }), renamed(model.tensors)
-  if row.inputs then whole_inputs.begin(model) end
+  if row.inputs then return whole_inputs.begin(model, args.image) end
+  if args.image then error({ message = ("--image: type %s takes no images"):format(model.type) }, 0) end
 end
 
 -- The largest of the lengths that `seq` lists.
@@ -83,8 +84,8 @@ local function add_cache(row, given)
   end
   local keys = row.keys
   row.places, row.own = places, { seq_kv = true }
-  function row.keys(c)
-    local all = keys(c)
+  function row.keys(c, i)
+    local all = keys(c, i)
     all.cache, all.q_len, all.seq_kv = "append", true, places + longest(given.seq) - 1
     return all
   end
@@ -147,16 +148,24 @@ local function read_embeddings(model, all, rows)
     local of = made[name]
     if of then of.count = add(name, of[1] .. ".weight", of[2], cfg.y_width).features end
   end
-  local norm = made.norm or row.last
-  add("gains", norm .. ".weight", cfg.y_width).change = row.change
-  local biased = matrices.sizes(cfg).norm1_bias ~= nil
-  if biased then add("biases", norm .. ".bias", cfg.y_width) end
+  local biased = cfg.norm_kind == "layer" and part_rules.has_bias(all[1], row.norm_biases, "bias")
+  local function add_norm(before, norm)
+    add(before .. "gains", norm .. ".weight", cfg.y_width).change = row.change
+    if biased then add(before .. "biases", norm .. ".bias", cfg.y_width) end
+  end
+  if made.norm then add_norm("first_", made.norm) end
+  if row.last then add_norm("", row.last) end
+  if made.bias then
+    local bias = add("bias", made.bias[1] .. ".weight", made.bias[2] * cfg.h)
+    function bias.change(numbers) return made.bias[3](numbers, cfg.h, cfg.seq) end
+    list[#list].floats = cfg.h * cfg.seq * cfg.seq
+  end
   local first = made.places and made.places[3] or 0
   if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
-    list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = not made.norm,
-    first_place = first,
-    biased = biased, factor = made.factor, has_places = made.places ~= nil, decodes = row.head ~= nil,
+    list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = row.last ~= nil,
+    norm_kind = cfg.norm_kind, biased = biased, first_place = first, factor = made.factor,
+    has_places = made.places ~= nil, has_bias = made.bias ~= nil, decodes = row.head ~= nil,
     places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end
@@ -193,8 +202,8 @@ end
 
 -- ---- the file of weights ----
 
--- How many numbers a part has; memory.aligned: how many there are in the file.
-local function floats_of(part) return part.features * (part.width or 1) end
+-- How many numbers a table has; memory.aligned: how many there are in the file.
+local function floats_of(of) return of.floats or of.part.features * (of.part.width or 1) end
 
 -- Calls visit(packer, layer) with all that is packed, in the order of the file: the weights of the layers of all
 -- kernels, for each CPU, and then their tables of rope. Layers with the same numbers have one place, which the first
@@ -233,7 +242,7 @@ function M.layout(kernels, all, embeddings)
   for _, layer in ipairs(all) do
     words[#words + 1] = ("%s %d %d"):format(layer.kernel.cfg.name, layer.index, layer.tables or 0)
   end
-  for _, of in ipairs(embeddings.list) do place(floats_of(of.part), of) end
+  for _, of in ipairs(embeddings.list) do place(floats_of(of), of) end
   return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at, file_bytes = packed_file.bytes(at, 1) }
 end
 
@@ -255,7 +264,7 @@ function M.pack(args, kernels, embeddings, layout, tell)
     tell(done, all)
   end)
   for _, of in ipairs(embeddings.list) do
-    local count = floats_of(of.part)
+    local count = floats_of(of)
     local rest = memory.aligned(count) - count
     add(weights.floats(of.part))
     if rest > 0 then add(host.floats(rest)) end

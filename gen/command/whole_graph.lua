@@ -30,15 +30,25 @@ end
 
 local function list_of(numbers) return { numbers = numbers, features = #numbers } end
 
--- Adds the vectors of a norm: ones and zeros where it has none.
-local function add_norm(list, before, norm, width)
-  local function add(name, numbers, x)
-    local made = table.move(numbers or {}, 1, numbers and width or 0, 1, {})
-    for i = #made + 1, width do made[i] = x end
-    list[#list + 1] = { name = before .. name, part = list_of(made) }
+-- Adds the vectors of the norms behind the embeddings and behind the last layer: ones and zeros where only one of them
+-- has some. Returns what model.embeddings has of them.
+local function add_norms(model, list, first, last, width)
+  local one, other = first or last, last or first
+  if not one then return {} end
+  if one.eps ~= other.eps or one.kind ~= other.kind then
+    refuse(model, "the norms before and behind the layers have two epsilons, or are of two kinds")
   end
-  add("gains", norm.gains, 1.0)
-  if norm.kind == "layer" then add("biases", norm.bias, 0.0) end
+  local biased = one.bias ~= nil or other.bias ~= nil
+  for _, each in ipairs { { "first_", first }, { "", last } } do
+    local function add(name, numbers, x)
+      local all = table.move(numbers or {}, 1, numbers and width or 0, 1, {})
+      for i = #all + 1, width do all[i] = x end
+      list[#list + 1] = { name = each[1] .. name, part = list_of(all) }
+    end
+    if each[2] then add("gains", each[2].gains, 1.0) end
+    if each[2] and biased then add("biases", each[2].bias, 0.0) end
+  end
+  return { eps = one.eps, norm_kind = one.kind, biased = biased, first = first ~= nil, last = last ~= nil }
 end
 
 -- A table of rows, perhaps of integers with one scale.
@@ -54,13 +64,11 @@ local function add_ids(model, list, made, width)
   for _, name in ipairs { "words", "types" } do
     list[#list + 1] = of[name] and { name = name, part = table_part(model, of[name]) }
   end
-  list[#list + 1] = { name = "places", part = list_of(of.places) }
-  local norm = of.norm or made.last or {}
-  if of.norm and made.last then refuse(model, "norms behind the embeddings and behind the last layer are not made") end
-  if norm.kind then add_norm(list, "", norm, width) end
-  return { eps = norm.eps, first = of.norm ~= nil, last = made.last ~= nil, padding = of.padding,
-           biased = norm.kind == "layer", has_places = true, vocabulary = of.words.rows,
-           types = of.types and of.types.rows or 0 }
+  list[#list + 1] = of.places and { name = "places", part = list_of(of.places) } or nil
+  local embeddings = add_norms(model, list, of.norm, made.last, width)
+  embeddings.padding, embeddings.has_places, embeddings.vocabulary = of.padding, of.places ~= nil, of.words.rows
+  embeddings.types = of.types and of.types.rows or 0
+  return embeddings
 end
 
 local function add_pixels(model, list, made, width, add_product)
@@ -73,15 +81,7 @@ local function add_pixels(model, list, made, width, add_product)
     list[#list + 1] = tokens[i]
   end
   list[#list + 1] = { name = "places", part = list_of(of.places) }
-  local norms = {}
-  for _, each in ipairs { { "first_", of.norm }, { "", made.last } } do
-    norms[#norms + 1] = each[2]
-    if each[2] then add_norm(list, each[1], each[2], width) end
-  end
-  local one, other = norms[1] or {}, norms[2] or norms[1] or {}
-  if one.kind == "rms" or other.kind == "rms" or one.eps ~= other.eps then
-    refuse(model, "the norms before and behind the layers are no layer norms of one epsilon")
-  end
+  local embeddings = add_norms(model, list, of.norm, made.last, width)
   local part = layers.part(model, patches.tensor.name, width, depth, host.type_size, { shape = patches.tensor.shape })
   local inputs = {
     input = "pixels", template = "images", first = #tokens, norm = of.norm ~= nil,
@@ -91,8 +91,8 @@ local function add_pixels(model, list, made, width, add_product)
   local entry = add_product({ rows = patches.rows, depth = depth, width = width },
     { { name = "patches", weights = { wo = part } } })
   entry.gathered = patches.rows * depth
-  return { eps = one.eps, last = made.last ~= nil, biased = true, types = 0, inputs = inputs, tokens = tokens,
-           products = { entry } }
+  embeddings.types, embeddings.inputs, embeddings.tokens, embeddings.products = 0, inputs, tokens, { entry }
+  return embeddings
 end
 
 -- Finds the tables of the embeddings and the vectors of the norms, as gen/command/whole.lua has them.

@@ -2,17 +2,38 @@
 -- from its input, rows of tokens, positions and a norm. `inputs` of gen/model/whole_families.lua says which.
 
 local host = require "host"
+local errors = require "command.errors"
 local layers = require "model.layers"
+local resized = require "model.resized"
 local whole_product = require "command.whole_product"
 
 local M = {}
 
+local MOST = 1 << 14 -- as gen/model/whole_images.lua has it of fields
+
+-- The height and the width that a text says.
+local function size_of(text)
+  local height, width = text:match "^(%d+)x(%d+)$"
+  local size = { tonumber(height or text:match "^%d+$"), tonumber(width or text:match "^%d+$") }
+  for i = 1, 2 do
+    if not size[i] or size[i] < 1 or size[i] > MOST then
+      error({ message = ("--image %s: must be a number from 1 to %d, or two such as 224x280"):format(
+        errors.show(text), MOST) }, 0)
+    end
+  end
+  return size
+end
+
 -- Takes what the model's row says of its input, and gives its layers their number of rows.
-function M.begin(model)
+-- size: of images, as the user says it, or nil.
+function M.begin(model, size)
   local whole, keys = model.whole, model.whole.keys
-  whole.made = whole.inputs(model.fields)
-  function whole.keys(c)
-    local all = keys(c)
+  if size and not whole.resized then
+    error({ message = ("--image: type %s takes what its config.json says"):format(model.type) }, 0)
+  end
+  whole.made = whole.inputs(model.fields, size and size_of(size))
+  function whole.keys(c, i)
+    local all = keys(c, i)
     all.seq = whole.made.rows
     return all
   end
@@ -28,6 +49,14 @@ local function add_product(kernels, given, width, of, part)
   local entry = whole_product.add(kernels, given, size, { { name = of.module, weights = weights } })
   entry.gathered = of.rows * depth
   return entry
+end
+
+-- Adds the positions of a square of patches, of which others are made. placed: rows that have some.
+local function add_resized(add, made, placed, width)
+  local of = made.resize
+  local places = add("places", made.places, (of.first + of.side * of.side) * width)
+  of.width, places.floats = width, placed * width
+  function places.part.change(list) return resized(list, of) end
 end
 
 -- Finds tables and products as M.surround of gen/command/whole.lua does it.
@@ -52,7 +81,9 @@ function M.add(model, kernels, all, given)
     tokens[i].token = true
   end
   if made.registers then add_table("registers", made.registers.name, made.registers.rows) end
-  add_table("places", made.places, made.rows - (made.registers and made.registers.rows or 0))
+  local placed = made.rows - (made.registers and made.registers.rows or 0)
+  if made.resize then add_resized(add, made, placed, width)
+  else add_table("places", made.places, placed) end
   local function add_norm(before, module)
     add(before .. "gains", module .. ".weight", width)
     add(before .. "biases", module .. ".bias", width)
@@ -60,8 +91,8 @@ function M.add(model, kernels, all, given)
   if made.norm then add_norm("first_", made.norm) end
   add_norm("", whole.last)
   for i, of in ipairs(made.products) do products[i] = add_product(kernels, given, width, of, part) end
-  model.embeddings = { list = list, width = width, eps = cfg.layer_eps, last = true, biased = true, first_place = 0,
-                       types = 0, inputs = made, tokens = tokens, products = products }
+  model.embeddings = { list = list, width = width, eps = cfg.layer_eps, last = true, norm_kind = "layer",
+                       biased = true, first_place = 0, types = 0, inputs = made, tokens = tokens, products = products }
 end
 
 return M

@@ -5,7 +5,7 @@
 --   y = norm1b(y)              with norm = sandwich
 --   y = x + gain1 * y          with residual: an epilogue of the output's product, or of norm1b
 --   y = norm1(y)               with norm = post
---   u = norm2(y), or y         with norm = pre or sandwich; with parallel u = x1
+--   u = norm2(y), or y         with norm = pre, sandwich or ffn; with parallel u = x1
 --   h = act(u W1 + b1)         with ffn
 --   h = h * (u W3 + b3)        with ffn_gate: an epilogue of the product W3
 --   f = h W2 + b2
@@ -76,7 +76,7 @@ local function feed_forward(cfg, list, normed)
   return behind(cfg, list, "attended", function(made, y)
     local width, ffn, stages, in_branch = cfg.y_width, cfg.ffn, {}, cfg.norm == "sandwich"
     local read, between = normed or made, rows("intermediate", ffn)
-    if normed and not cfg.parallel then
+    if (normed or cfg.norm == "ffn") and not cfg.parallel then
       read = rows("normed2", width)
       stages[1] = norm(cfg, 2, { a = made, c = read, cols = width })
     end

@@ -56,6 +56,7 @@ end
 local function of_norm(number, word, null)
   return { name = "norm" .. number .. word, key = "norm", null = null, size = function(cfg)
     if cfg.norm == "none" or word == "_bias" and cfg.norm_kind ~= "layer" or number == 2 and cfg.ffn == 0
+      or number == 1 and cfg.norm == "ffn"
       or word == "b" and cfg.norm ~= "sandwich" or number == 2 and word ~= "b" and cfg.parallel then return nil end
     return 1, number == 1 and word ~= "b" and cfg.norm ~= "post" and cfg.d_model or cfg.y_width
   end }

@@ -316,7 +316,7 @@ local function add_stack(model, stack, prefixes, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   local function add(i)
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide, factor, limit = keys_of(c, stack, i, whole and whole.keys(c) or {})
+    local keys, divide, factor, limit = keys_of(c, stack, i, whole and whole.keys(c, i) or {})
     local around = whole and name:gsub("%." .. whole.module:gsub("%.", "%%.") .. "$", "")
     all[#all + 1] = { name = around or name, at = prefix .. name .. ".", around = around and prefix .. around .. ".",
                       stack = stack, in_out = stack.in_out, keys = keys, own = whole and whole.own,

@@ -41,9 +41,13 @@ function M.add_around(layer, whole, sizes, all)
   end
   for number, name in pairs(whole.norms) do
     local gains, biases = "norm" .. number, ("norm%s_bias"):format(number)
-    all[gains] = M.features(layer.around .. name .. ".weight", sizes[gains][2])
-    all[gains].change = whole.change
-    all[biases] = sizes[biases] and M.features(layer.around .. name .. ".bias", sizes[biases][2])
+    if sizes[gains] then
+      local bias = layer.around .. name .. ".bias"
+      all[gains] = M.features(layer.around .. name .. ".weight", sizes[gains][2])
+      all[gains].change = whole.change
+      all[biases] = sizes[biases] and M.has_bias(layer, whole.norm_biases, bias)
+        and M.features(bias, sizes[biases][2]) or nil
+    end
   end
   for gain, name in pairs(whole.gains or {}) do all[gain] = M.features(layer.around .. name, sizes[gain][2]) end
 end

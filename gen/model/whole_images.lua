@@ -26,25 +26,30 @@ end
 
 -- Of models of images, `inputs` of a row. `of` has
 --   patch, lists          the default of patch_size; whether sizes may have two numbers
---   square                only squares have their positions as the file has them
+--   square                only squares have their positions as the file has them; those of others are interpolated,
+--                         sharp or smooth (gen/model/resized.lua)
 --   module, bias          of the projection of patches; whether it has one
 --   registers             of (fields): as inputs has them, or nil
 --   tokens, places, norm  as inputs has them
 local function images(of)
-  return function(c)
+  return function(c, asked)
     local channels, height, width = size(c, "num_channels", 3), extents(c, "image_size", 224, of.lists)
     local patch_height, patch_width = extents(c, "patch_size", of.patch, of.lists)
+    local side = height // patch_height
+    if of.square and (height ~= width or asked and patch_height ~= patch_width) then
+      c:fail(height ~= width and "image_size" or "patch_size", "must be that of squares, whose positions the file has")
+    end
+    if asked then height, width = asked[1], asked[2] end
     local down, across = height // patch_height, width // patch_width
     if down * across == 0 then c:fail("patch_size", "must be at most image_size") end
-    if of.square and height ~= width then
-      c:fail("image_size", "of other heights than widths has positions that are interpolated, which is not made")
-    end
     local patches, registers = down * across, of.registers and of.registers(c)
     local tokens = #of.tokens + (registers and registers.rows or 0)
     return {
       of = "an image", input = "pixels", template = "images", rows = tokens + patches,
       products = { { module = of.module, bias = of.bias, rows = patches,
                      axes = { channels, patch_height, patch_width } } },
+      resize = asked and (down ~= side or across ~= side) and
+        { first = #of.tokens, side = side, down = down, across = across, smooth = of.square == "smooth" } or nil,
       first = tokens, tokens = of.tokens, registers = registers, places = of.places, norm = of.norm,
       values = { channels = channels, image_height = height, image_width = width,
                  patches = patches, down = down, across = across,
@@ -96,11 +101,12 @@ local function keys_of_dinov2(c)
   return pre_norm(eps, wide, activation(c, "hidden_act", "gelu"))
 end
 
--- patch: the default of patch_size; registers: as of images.
-local function dinov2(kind, patch, registers)
+-- patch: the default of patch_size; square, registers: as of images.
+local function dinov2(kind, patch, square, registers)
   return { types = { kind }, module = "attention", norms = { "norm1", "norm2" }, last = "layernorm",
     maps = maps_of_dinov2, gains = { gain1 = "layer_scale1.lambda1", gain2 = "layer_scale2.lambda1" },
-    inputs = embeddings { patch = patch, tokens = { "cls_token" }, square = true, registers = registers },
+    inputs = embeddings { patch = patch, tokens = { "cls_token" }, square = square, registers = registers },
+    resized = true,
     left_out = HEADS, keys = keys_of_dinov2,
     harmless = "apply_layernorm reshape_hidden_states out_features out_indices stage_names layerscale_value " ..
       "use_mask_token hidden_act intermediate_size" }
@@ -152,8 +158,8 @@ local whisper = {
 M.rows = {
   like_vit("vit", { "cls_token" }),
   like_vit("deit", { "cls_token", "distillation_token" }),
-  dinov2("dinov2", 14),
-  dinov2("dinov2_with_registers", 16, registers),
+  dinov2("dinov2", 14, "sharp"),
+  dinov2("dinov2_with_registers", 16, "smooth", registers),
   tower("clip_vision_model", { patch = 32, tokens = { "embeddings.class_embedding" }, norm = "pre_layrnorm", eps = 1e-5,
                                act = "quick_gelu" }),
   tower("siglip_vision_model", { patch = 16, bias = true, tokens = {}, eps = 1e-6, act = "gelu_pytorch_tanh" }),

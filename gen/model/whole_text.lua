@@ -55,6 +55,11 @@ end
 -- The text of a template with the values of the model, where `with` is true; else nothing.
 local function part(values, with, name) return with and template.some(name, values) or "" end
 
+-- The vectors of a norm, as arguments.
+local function norm_at(biased, before)
+  return ("packed + %sGAINS_AT"):format(before) .. (biased and (", packed + %sBIASES_AT"):format(before) or "")
+end
+
 -- What only encoders of images and of sound have.
 local function add_inputs(values, embeddings)
   local made, tokens, gathered = embeddings.inputs, {}, 0
@@ -85,9 +90,14 @@ end
 -- What only decoders have, or only encoders.
 local function add_parts(values, embeddings, tables)
   local decodes = embeddings.decodes
-  values.norm_row = template.some(embeddings.biased and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
-  values.norms = part(values, embeddings.eps, "whole_norms.c.in")
-  values.norm_at = embeddings.biased and "packed + GAINS_AT, packed + BIASES_AT" or "packed + GAINS_AT"
+  local biased = embeddings.biased
+  values.biases_param, values.plus_biases = biased and ", const void *biases_at" or "", biased and " + biases[i]" or ""
+  values.biases_of = biased and ", *biases = biases_at" or ""
+  if embeddings.norm_kind then
+    values.norm_row = template.some(("whole_%s_norm.c.in"):format(embeddings.norm_kind), values)
+  end
+  values.norms = part(values, embeddings.norm_kind, "whole_norms.c.in")
+  values.norm_at, values.first_norm_at = norm_at(biased, ""), norm_at(biased, "FIRST_")
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
   values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
   values.norm_rows = embeddings.inputs and "ROWS" or "args->length"
@@ -95,6 +105,8 @@ local function add_parts(values, embeddings, tables)
   values.last_norm = part(values, embeddings.last, "whole_last_norm.c.in")
   values.tables_field, values.tables_doc = tables and ", tables" or "", tables and " and tables of rope" or ""
   values.tables_args = part(values, tables, "whole_tables.c.in")
+  values.bias_args = part(values, embeddings.has_bias, "whole_bias.c.in")
+  values.place = decodes and "args->past + r" or ("r + %d"):format(embeddings.first_place)
   values.places_at = part(values, embeddings.has_places, "whole_places.c.in")
   values.place_of = part(values, embeddings.has_places, "whole_place.c.in")
   local scores = embeddings.scores
@@ -139,8 +151,7 @@ return function(name, from, kernels, layers, embeddings, layout)
     includes = includes, members = tostring(#kernels[1].packers), kernels = tostring(#kernels),
     kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), tables = places(embeddings),
     fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes),
-    eps = embeddings.eps and ("%.17g"):format(embeddings.eps),
-    first_place = tostring(embeddings.first_place), row_floats = tostring(row_bytes // memory.BYTES),
+    eps = embeddings.eps and ("%.17g"):format(embeddings.eps), row_floats = tostring(row_bytes // memory.BYTES),
     sum = sum_of(embeddings), rows = tostring(rows),
     width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary or 0),
     types = tostring(embeddings.types), layers = tostring(#layers),

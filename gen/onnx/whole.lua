@@ -27,8 +27,8 @@ local function check_layer(layer)
   if found.inputs.k or found.inputs.v then refuse("it is no self-attention") end
   if found.inputs.past_k then refuse("it has keys of earlier runs") end
   if found.inputs.masks[1] then refuse("mask %s is no padding", wording.short(found.inputs.masks[1].value)) end
+  if found.tables then refuse("its angles of rope do not grow by the same from row to row") end
   if next(found.swapped) then refuse("its rows lie as [rows][batch]") end
-  if found.keys.rope then refuse("its queries and keys are turned by rope") end
   return found
 end
 

@@ -2,7 +2,7 @@
 --
 --   embeddings(find, value) -> {
 --     words, types    { tensor, rows, width, scale, zero = of integers or nil } of words, and of types or nil
---     places          numbers of the rows that are added for positions
+--     places          numbers of the rows that are added for positions, or nil
 --     norm            of gen/onnx/whole_layers.lua, or nil
 --     padding         an id that has no position, or nil }
 --   check_masks(find, layer)    of gen/onnx/layers.lua
@@ -187,9 +187,11 @@ local function check(find, value, made, draw)
     sum = run:apply("add", sum, taken)
   end
   local own = shape[#shape - 1] * width
-  local places = values.value(run.arrays.numbers(table.move(made.places, 1, own, 1, {})), { 1, own })
-  sum = run:apply("add", values.value(sum.at, { count // own, own }), places)
-  sum = values.value(sum.at, { count // width, width })
+  if made.places then
+    local places = values.value(run.arrays.numbers(table.move(made.places, 1, own, 1, {})), { 1, own })
+    sum = run:apply("add", values.value(sum.at, { count // own, own }), places)
+    sum = values.value(sum.at, { count // width, width })
+  end
   if made.norm then sum = whole_layers.normed(run, made.norm, sum) end
   local largest = run:largest(sum)
   local off = run.arrays.difference(got[value].at, sum.at)
@@ -207,8 +209,7 @@ function M.embeddings(find, value)
   for i = 1, DRAWS do draws[i] = draw_of(found, made.padding, i) end
   local count = shape[#shape - 1]
   made.norm = norm and whole_layers.norm(find, norm, width)
-  made.places = terms[1] and places_of(find, terms, draws, width, count) or {}
-  for i = #made.places + 1, count * width do made.places[i] = 0.0 end
+  made.places = terms[1] and places_of(find, terms, draws, width, count) or nil
   for _, draw in ipairs(draws) do
     for _, other in ipairs { find, find.few(), find.single() } do check(other, value, made, draw) end
   end
@@ -226,6 +227,12 @@ local function is_expected(mask, x, expected)
   return x <= HIDDEN
 end
 
+-- Whether the kernel hides a key from a query by its keys.
+local function is_far(keys, q, k)
+  local right, left = keys.causal and 0 or keys.window_right, keys.window_left
+  return right and k > q + right or left and k < q - left
+end
+
 -- Compares the numbers of a mask, of which each row of keys is that of a query or of all, in a run of some rows.
 local function check_mask(find, layer, mask)
   local shape = find.elements.shapes[mask.value]
@@ -235,18 +242,19 @@ local function check_mask(find, layer, mask)
     local at = evaluated(find, { mask.value }, draw, seen)[mask.value].at
     for i, x in ipairs(find.graph.tools.arrays.list(at, 0, indices.count(shape))) do
       local k, q = (i - 1) % keys, (i - 1) // keys % queries
-      local behind = layer.keys.causal and k > q -- which the kernel hides anyway
-      local good = q >= seen or is_expected(mask, x, k < seen) or behind and is_expected(mask, x, false)
+      local good = q >= seen or is_expected(mask, x, k < seen)
+        or is_far(layer.keys, q, k) and is_expected(mask, x, false)
       if not good then refuse("mask %s does more than to hide the keys of padding", wording.short(mask.value)) end
     end
   end
 end
 
--- Refuses masks that do not hide the keys of padding alone. A key that causal hides may be hidden too.
+-- Refuses masks that do not hide the keys of padding alone, besides those that the kernel hides by causal or a window.
 function M.check_masks(find, layer)
   find.hide_padding = find.hide_padding or {}
   for _, mask in ipairs(layer.hiding or {}) do
-    local how = ("%s %s"):format(mask.value, layer.keys.causal)
+    local keys = layer.keys
+    local how = ("%s %s %s %s"):format(mask.value, keys.causal, keys.window_left, keys.window_right)
     for _, other in ipairs(find.hide_padding[how] and {} or { find, find.few(), find.single() }) do
       check_mask(other, layer, mask)
     end

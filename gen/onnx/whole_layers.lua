@@ -230,8 +230,9 @@ function M.of(find, x, y)
   local sum = sum_of(find, scaled, "added to the rows before attention")
   local before, norms = find.row_norms[origin(find, x)], {}
   add_row(layer, sum, "bo", "gain1")
-  layer.keys.norm = origin(find, sum.other) == origin(find, x) and "post" or "pre"
-  layer.from = layer.keys.norm == "post" and origin(find, x) or before and origin(find, before.x)
+  local as_it_is = origin(find, sum.other) == origin(find, x)
+  layer.keys.norm = not as_it_is and "pre" or #rows.sums(find, sum.out) > 0 and "ffn" or "post"
+  layer.from = as_it_is and origin(find, x) or before and origin(find, before.x)
   if not layer.from or origin(find, sum.other) ~= layer.from then
     refuse("%s is added to %s, which is not what attention reads", named(y), named(sum.other))
   end

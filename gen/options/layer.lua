@@ -12,6 +12,8 @@ local function no_row_of_input(of)
            but = { "attention", "none" } }
 end
 
+local NO_FFN = 0
+
 return {
   { key = "out_act", kind = "choice", choices = { "none", table.unpack(activations) }, default = "none",
     name = "_act_", word = "y activated by %s", bit = "MHAGEN_OUT_ACT", number = "MHAGEN_ACT_",
@@ -26,15 +28,18 @@ return {
                  { key = "project", lacks = "o", why = "which does not project Y" },
                  no_row_of_input() },
     doc = "adds the row of Q to that of Y: y = x + attention(x)", draw = { chance = 0.15 } },
-  { key = "norm", kind = "choice", choices = { "none", "pre", "post", "sandwich" },
+  { key = "norm", kind = "choice", choices = { "none", "pre", "post", "sandwich", "ffn" },
     default = "none", name = "_norm_", word = "%s-norm",
-    bit = { pre = "MHAGEN_PRE_NORM", post = "MHAGEN_POST_NORM", sandwich = "MHAGEN_PRE_NORM | MHAGEN_BRANCH_NORM" },
+    bit = { pre = "MHAGEN_PRE_NORM", post = "MHAGEN_POST_NORM", sandwich = "MHAGEN_PRE_NORM | MHAGEN_BRANCH_NORM",
+            ffn = "MHAGEN_FFN_NORM" },
     akin = { "norm_first", "pre_norm", "layernorm", "do_layer_norm_before" },
     excludes = { no_row_of_input "pre", no_row_of_input "sandwich",
                  { key = "project", lacks = "o", of = "post", why = "which does not project Y" },
-                 { key = "project", lacks = "o", of = "sandwich", why = "which does not project Y" } },
+                 { key = "project", lacks = "o", of = "sandwich", why = "which does not project Y" },
+                 { key = "ffn", is = NO_FFN, of = "ffn", why = "whose input it normalizes" } },
     doc = "a norm of whole rows; pre: of the input (in cross-attention of Q alone); post: of the rows of Y; "
-      .. "sandwich: pre, and a second norm of the outputs of attention and the feed-forward, before they are added",
+      .. "sandwich: pre, and a second norm of the outputs of attention and the feed-forward, before they are added; "
+      .. "ffn: of the input of the feed-forward alone",
     draw = { chance = 0.2 } },
   { key = "norm_kind", kind = "choice", choices = { "layer", "rms" }, default = "layer", beside = { "norm" },
     name = "_", word = "%s norm of rows", number = "MHAGEN_NORM_", akin = { "normalization", "norm_type" },
@@ -47,8 +52,8 @@ return {
     bit = "MHAGEN_FFN", number = true, akin = { "intermediate_size", "d_ff", "dim_feedforward", "hidden_dim",
     "mlp_dim", "ffn_dim", "n_inner" },
     excludes = { { key = "project", lacks = "o", why = "which does not project Y" } },
-    doc = "width of the feed-forward after Y: y + act(u W1 + b1) W2 + b2; u is y, or norm2(y) with norm = pre. "
-      .. "0: none",
+    doc = "width of the feed-forward after Y: y + act(u W1 + b1) W2 + b2; u is y, or norm2(y) with norm = pre, "
+      .. "sandwich or ffn. 0: none",
     draw = { chance = 0.15, of = { 1, 7, 16, 33, 64, 100 } } },
   { key = "ffn_act", kind = "choice", choices = activations,
     default = "gelu", beside = { "ffn" }, name = "_", word = "activated by %s", number = "MHAGEN_ACT_",
@@ -64,6 +69,7 @@ return {
     bit = "MHAGEN_PARALLEL", beside = { "ffn" }, akin = { "parallel_attn", "parallel_block", "parallel_residual" },
     excludes = { { key = "norm", is = "none", why = "which makes no rows that both could read" },
                  { key = "norm", is = "post", why = "which makes no rows that both could read" },
+                 { key = "norm", is = "ffn", why = "which makes no rows that both could read" },
                  { key = "y_width", why = "where the rows that both read have another width" } },
     doc = "the feed-forward reads the input of attention, norm1(x), not its result: y = x + attention(x1) + ffn(x1)",
     draw = { chance = 0.5 } },

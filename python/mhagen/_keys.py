@@ -118,7 +118,7 @@ class Layer(Computation, Weights, total=False):
     cache_dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
     out_act: Literal["none", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"] | None
     residual: bool | None
-    norm: Literal["none", "pre", "post", "sandwich"] | None
+    norm: Literal["none", "pre", "post", "sandwich", "ffn"] | None
     norm_kind: Literal["layer", "rms"] | None
     layer_eps: float | None
     ffn: int | None

@@ -126,8 +126,10 @@ class Attention:
         """The same of what is around attention: norms of rows, and a feed-forward."""
         kernel, data = self.kernel, self.kernel.data
         width, ffn, shapes = data.y_width, data.ffn, {}
-        if kernel.has("PRE_NORM") or kernel.has("POST_NORM"):
-            shapes["norm1"] = (data.d_model if kernel.has("PRE_NORM") else width,)
+        around = kernel.has("PRE_NORM") or kernel.has("POST_NORM")
+        if around or kernel.has("FFN_NORM"):
+            if around:
+                shapes["norm1"] = (data.d_model if kernel.has("PRE_NORM") else width,)
             if kernel.has("FFN") and not kernel.has("PARALLEL"):
                 shapes["norm2"] = (width,)
             if data.norm_kind == kernel.layouts["constant"]["MHAGEN_NORM_LAYER"][0]:

@@ -55,7 +55,8 @@ static int row_steps(const mhagen_kernel *shape) {
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
   if (!(shape->options & MHAGEN_FFN)) return steps;
   steps += shape->y_width + shape->ffn + 16 + norm; /* 16: of the activation function, and of what it is times */
-  return shape->options & MHAGEN_PRE_NORM && !(shape->options & MHAGEN_PARALLEL) ? steps + shape->y_width + 8 : steps;
+  const int of_input = (shape->options & (MHAGEN_PRE_NORM | MHAGEN_FFN_NORM)) && !(shape->options & MHAGEN_PARALLEL);
+  return of_input ? steps + shape->y_width + 8 : steps;
 }
 
 /* ---- what types of integers make of sizes ---- */
@@ -216,9 +217,10 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   const double from = nibbles ? 4 : wide ? 16 : 8;
   /* Each norm of rows adds float32's roundings, which are nothing beside those of another type. */
   const int around = (shape->options & (MHAGEN_PRE_NORM | MHAGEN_POST_NORM)) != 0,
-            of_branch = (shape->options & MHAGEN_BRANCH_NORM) != 0;
+            of_branch = (shape->options & MHAGEN_BRANCH_NORM) != 0,
+            of_ffn = (shape->options & MHAGEN_FFN_NORM) != 0;
   const int second = shape->ffn > 0, of_y = second && !(shape->options & MHAGEN_PARALLEL);
-  const int norms = wide ? around * (1 + of_y) + of_branch * (1 + second) : 0;
+  const int norms = wide ? around * (1 + of_y) + of_branch * (1 + second) + of_ffn : 0;
   return shape->error * (1 + norms) * fmax(1, max_score / from);
 }
 

@@ -112,7 +112,7 @@ void make_buffers(checker *c) {
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
   const size_t norm1 = has(c, MHAGEN_PRE_NORM) ? d * f : has(c, MHAGEN_POST_NORM) ? yd * f : 0,
-               of_ffn = norm1 && has(c, MHAGEN_FFN) ? yd * f : 0,
+               of_ffn = (norm1 && has(c, MHAGEN_FFN)) || has(c, MHAGEN_FFN_NORM) ? yd * f : 0,
                norm2 = has(c, MHAGEN_PARALLEL) ? 0 : of_ffn, biased = kernel->norm_kind == MHAGEN_NORM_LAYER,
                branch = has(c, MHAGEN_BRANCH_NORM) ? yd * f : 0;
   const size_t ffn = (size_t)kernel->ffn * f, gate = has(c, MHAGEN_FFN_GATE) ? ffn : 0;

@@ -63,7 +63,7 @@ static void draw_mask(checker *c, double low) {
 /* So that rows between the products of the feed-forward are of moderate size, whose square float32 has too. */
 static void scale_feed_forward(const checker *c, const data_set *set, double *scales) {
   const mhagen_kernel *kernel = c->kernel;
-  const int normed = has(c, MHAGEN_PRE_NORM | MHAGEN_POST_NORM);
+  const int normed = has(c, MHAGEN_PRE_NORM | MHAGEN_POST_NORM | MHAGEN_FFN_NORM);
   const double of_y = hypot(set->value, has(c, MHAGEN_RESIDUAL) ? set->input : 0),
                result = has(c, MHAGEN_POST_NORM) ? 1 : set->value;
   scales[W1] = scales[W3] = 1 / ((normed ? 1 : of_y) * sqrt(kernel->y_width));

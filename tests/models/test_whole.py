@@ -13,6 +13,7 @@ ROWS, SIZES = 24, {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_hea
                    "vocab_size": 50, "max_position_embeddings": 40}
 NAMES = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
          "intermediate_size": "hidden_dim"}
+NO_PADDING = {"pad_token_id": None}
 # what a config is besides; the class that writes it
 MODELS = {
     "bert": ({}, "BertModel"),
@@ -22,6 +23,12 @@ MODELS = {
     "xlm-roberta": ({"type_vocab_size": 1, "pad_token_id": 3}, "XLMRobertaForSequenceClassification"),
     "camembert": ({"type_vocab_size": 1, "hidden_act": "silu"}, "CamembertModel"),
     "distilbert": ({}, "DistilBertModel"),
+    "mpnet": ({}, "MPNetModel"),
+    "mpnet, of words masked": ({"layer_norm_eps": 1e-5, "relative_attention_num_buckets": 40, "hidden_act": "relu"},
+                               "MPNetForMaskedLM"),
+    "modernbert": ({"local_attention": 8, **NO_PADDING}, "ModernBertModel"),
+    "modernbert, of words masked": ({"norm_bias": True, "attention_bias": True, "mlp_bias": True,
+                                     "global_attn_every_n_layers": 2, **NO_PADDING}, "ModernBertForMaskedLM"),
     "clip_text_model": ({}, "CLIPTextModel"),
     "siglip_text_model": ({"projection_size": 20}, "SiglipTextModel"),
     "distilbert, that classifies": ({"activation": "relu"}, "DistilBertForSequenceClassification"),
@@ -171,6 +178,32 @@ def test_example(tmp_path):
     assert result.returncode == 2 and result.stderr.startswith("usage: ")
 
 
+@torch.no_grad()
+def test_ranking(tmp_path):
+    """examples/embed/rank.c compiles as its head says, and finds the nearest texts of each query."""
+    model = model_of("bert", tmp_path / "model")
+    run(MHAGEN, "model", tmp_path / "model", "--whole", "isa=scalar", f"seq={ROWS}", "-o", tmp_path / "out")
+    run("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-I", tmp_path / "out", ROOT / "examples/embed/rank.c",
+        *tmp_path.glob("out/*.c"), "-lm", "-lpthread", "-o", tmp_path / "rank")
+    texts = [torch.randint(5, 50, (draw,)).tolist() for draw in (3, 9, 1, 5, 24, 2, 7, 4, 6)]
+    unit = [torch.nn.functional.normalize(model(torch.tensor([ids])).last_hidden_state[0].mean(0), dim=0)
+            for ids in texts]
+    lines = "".join(" ".join(map(str, ids)) + "\n" for ids in texts)
+    for count in 7, 2:
+        found = run(tmp_path / "rank", tmp_path / "out/model.packed", count, input=lines).splitlines()
+        assert len(found) == 1 + len(texts) - count and float(found[0]) > 0
+        for line, query in zip(found[1:], unit[count:]):
+            us, *pairs = line.split()
+            cosines = [float(query @ text) for text in unit[:count]]
+            best = sorted(range(count), key=lambda n: -cosines[n])[:5]
+            assert float(us) > 0 and [int(number) for number in pairs[::2]] == best
+            assert [float(x) for x in pairs[1::2]] == pytest.approx([cosines[n] for n in best], abs=1e-4)
+    for words, text, status, said in (["0"], lines, 2, "usage: rank"), (["1"], "50\n", 1, "rank: "), ([], "", 2, "usage"):
+        result = subprocess.run([tmp_path / "rank", tmp_path / "out/model.packed", *words], input=text, text=True,
+                                capture_output=True)
+        assert result.returncode == status and said in result.stderr
+
+
 def test_one_source(bert, tmp_path):
     """With --single all is in model.c and model.h, for several CPUs and lengths too, and gives the same bits."""
     keys = "isa=x86" if native("avx2") else "isa=scalar", "seq=4,16"
@@ -204,6 +237,41 @@ def test_files_of_old(bert, tmp_path):
     assert first == second == 0 and torch.equal(rows, others)
 
 
+@torch.no_grad()
+def test_distances(tmp_path):
+    """MPNet's biases of distances: some have one of their own, longer ones share them. Each is in the file, for all
+    rows and keys; a shorter text reads its corner."""
+    model = model_of("mpnet", tmp_path / "model", max_position_embeddings=202, num_hidden_layers=1)
+    model.encoder.relative_attention_bias.weight.data.mul_(4)
+    model.save_pretrained(tmp_path / "model")
+    whole = Encoder(tmp_path / "model", tmp_path / "out", "isa=scalar", "seq=200")
+    assert whole.sizes["PACKED_BYTES"] > 3 * 200 * 200 * 4
+    for length in 131, 200:
+        ids = torch.randint(5, 50, (1, length))
+        right = model(ids).last_hidden_state[0]
+        status, rows, _ = whole.run(ids[0])
+        assert status == 0 and (rows - right).abs().max() <= 1e-4 * right.abs().max()
+    assert whole.run([5, 1, 2])[0] == 3  # the padding that positions begin behind
+
+
+@torch.no_grad()
+def test_modernbert_of_2024(tmp_path):
+    """Fields of the config that answerdotai published; the first layer has no norm of attention."""
+    model = model_of("modernbert", tmp_path / "own")
+    folder = edited(
+        tmp_path / "own", tmp_path / "model", rope_parameters=None, layer_types=None, global_rope_theta=160000.0,
+        local_rope_theta=10000.0, global_attn_every_n_layers=3, layer_norm_eps=1e-5, position_embedding_type="absolute",
+        repad_logits_with_grad=False, reference_compile=True, gradient_checkpointing=False, hidden_activation="gelu")
+    whole = Encoder(folder, tmp_path / "out", "isa=scalar", f"seq={ROWS}")
+    ids = torch.randint(5, 50, (1, ROWS))
+    right = model(ids).last_hidden_state[0]
+    status, rows, _ = whole.run(ids[0])
+    assert status == 0 and (rows - right).abs().max() <= 1e-4 * right.abs().max()
+    name = "layers.0.attn_norm.weight"
+    expect_refusal(edited(folder, tmp_path / "normed", lambda all: {**all, name: torch.ones(48)}), tmp_path / "none",
+                   f"tensor {name}: may change", "isa=scalar", "seq=8")
+
+
 def test_names(bert, tmp_path):
     """A table of layers may take a whole model's place, and the other way round; two files have two names."""
     words = [MHAGEN, "model", bert, "isa=scalar", "seq=8", "-o", tmp_path / "out"]
@@ -217,6 +285,7 @@ def test_names(bert, tmp_path):
     ({"hidden_act": "gelu_10"}, "", "hidden_act: gelu_10 is no activation function of a kernel: gelu, gelu_tanh,"),
     ({"embedding_size": 24}, "", "embedding_size = 24: may change the model, and is not read; --ignore NAME"),
     ({"position_embedding_type": "relative_key"}, "", "position_embedding_type = relative_key"),
+    ({"model_type": "mpnet"}, "", "tensor encoder.layer.0.attention.attn.q.weight is missing"),
     ({"model_type": "electra"}, "", "--whole does not know type electra; it knows bert, camembert, clip_"),
     ({"vocab_size": 51}, "", "embeddings.word_embeddings.weight: its shape is [50, 48], and by the config it must be"),
     ({}, "seq=41", "seq = 41: must be at most 40, the places of"),

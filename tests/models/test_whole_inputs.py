@@ -130,6 +130,21 @@ def test_defaults(kind, tmp_path):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name, size", [(name, size) for name in ("dinov2", "dinov2_with_registers")
+                                        for size in ("16", "43", "11x37", "98x10", "30x32")])
+def test_sizes_of_images(name, size, tmp_path):
+    """Positions of other images than the config's are interpolated as transformers does it."""
+    model = model_of(name, tmp_path / "model", image_size=34, hidden_size=24, num_attention_heads=2,
+                     num_hidden_layers=1)
+    whole = Encoder(tmp_path / "model", tmp_path / "out", "isa=scalar", "--image", size)
+    height, width = (int(x) for x in (size if "x" in size else f"{size}x{size}").split("x"))
+    assert (whole.sizes["IMAGE_HEIGHT"], whole.sizes["IMAGE_WIDTH"]) == (height, width)
+    image = torch.randn(1, 3, height, width)
+    status, rows, _ = whole.run(image)
+    assert status == 0 and near(rows, rows_of(model, image), 1e-5)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("bins, frames", [(1, 1), (80, 1), (3, 2), (80, 37)])
 def test_sounds(bins, frames, tmp_path):
     """Frames at the ends have neighbours of zeros, also where they are the only ones."""
@@ -290,7 +305,13 @@ def test_what_is_left_out(tmp_path):
     ("whisper", {"max_source_positions": 24}, "", "encoder.embed_positions.weight: its shape is [23, 48], and by the"),
     ("whisper", {"num_mel_bins": 80}, "", "encoder.conv1.weight: its shape is [48, 3, 3], and by the config it"),
     ("whisper", {"encoder_norm": "rms"}, "", "encoder_norm = rms: may change the model"),
-    ("dinov2", {"image_size": [23, 24]}, "", "image_size: of other heights than widths has positions that are inter"),
+    ("dinov2", {"image_size": [23, 24]}, "", "image_size: must be that of squares, whose positions the file has"),
+    ("dinov2", {}, "--image 23x", "--image 23x: must be a number from 1 to 16384, or two such as 224x280"),
+    ("dinov2", {}, "--image 0", "--image 0: must be a number from 1 to 16384"),
+    ("dinov2", {}, "--image 40x4", "patch_size: must be at most image_size"),
+    ("dinov2", {"patch_size": [5, 4]}, "--image 40", "patch_size: must be that of squares, whose positions the file"),
+    ("dinov2", {"image_size": 33}, "--image 40", "position_embeddings: its shape is [1, 17, 48], and by the config"),
+    ("vit", {}, "--image 40", "--image: type vit takes what its config.json says"),
     ("clip_vision_model", {"image_size": [23, 23]}, "", "image_size: it must be a number from 1 on"),
     ("dinov2", {"model_type": "vit_msn"}, "", "--whole does not know type vit_msn; it knows bert, camembert"),
 ])
