@@ -1,4 +1,4 @@
-"""A hundred sentences ranked as one types: ids by the model's tokenizer, vectors by a C program (examples/embed/rank.c).
+"""A hundred sentences ranked as one types: ids by the model's tokenizer, vectors by C (examples/embed/rank.c).
 
 In a terminal each key ranks anew what is typed so far, until Enter. Without one the first line of search.txt is ranked.
 Then come the times of the program and of ONNX Runtime, each on one thread and in turn. Exit status 1 when the two rank

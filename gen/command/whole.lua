@@ -10,6 +10,7 @@ local family_rows = require "model.family_rows"
 local fingerprint = require "base.fingerprint"
 local gguf_families = require "model.gguf_families"
 local layers = require "model.layers"
+local matrices = require "graph.matrices"
 local memory = require "schedule.memory"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
@@ -148,7 +149,8 @@ local function read_embeddings(model, all, rows)
     local of = made[name]
     if of then of.count = add(name, of[1] .. ".weight", of[2], cfg.y_width).features end
   end
-  local biased = cfg.norm_kind == "layer" and part_rules.has_bias(all[1], row.norm_biases, "bias")
+  local kind = matrices.sizes(cfg).norm2_bias and "layer" or "rms" -- layers with norms have the second one
+  local biased = kind == "layer" and part_rules.has_bias(all[1], row.norm_biases, "bias")
   local function add_norm(before, norm)
     add(before .. "gains", norm .. ".weight", cfg.y_width).change = row.change
     if biased then add(before .. "biases", norm .. ".bias", cfg.y_width) end
@@ -164,7 +166,7 @@ local function read_embeddings(model, all, rows)
   if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
     list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = row.last ~= nil,
-    norm_kind = cfg.norm_kind, biased = biased, first_place = first, factor = made.factor,
+    norm_kind = kind, biased = biased, first_place = first, factor = made.factor,
     has_places = made.places ~= nil, has_bias = made.bias ~= nil, decodes = row.head ~= nil,
     places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }

@@ -198,7 +198,8 @@ def test_ranking(tmp_path):
             best = sorted(range(count), key=lambda n: -cosines[n])[:5]
             assert float(us) > 0 and [int(number) for number in pairs[::2]] == best
             assert [float(x) for x in pairs[1::2]] == pytest.approx([cosines[n] for n in best], abs=1e-4)
-    for words, text, status, said in (["0"], lines, 2, "usage: rank"), (["1"], "50\n", 1, "rank: "), ([], "", 2, "usage"):
+    for words, text, status, said in [(["0"], lines, 2, "usage: rank"), (["1"], "50\n", 1, "rank: "),
+                                      ([], "", 2, "usage: rank")]:
         result = subprocess.run([tmp_path / "rank", tmp_path / "out/model.packed", *words], input=text, text=True,
                                 capture_output=True)
         assert result.returncode == status and said in result.stderr
