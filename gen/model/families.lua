@@ -271,7 +271,8 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
-for _, name in ipairs { "decoders", "encoders", "texts", "texts_more" } do
+for _, name in ipairs { "decoders", "encoders", "texts", "texts_more",
+                      "composites" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

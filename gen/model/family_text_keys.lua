@@ -183,6 +183,15 @@ function M.t5gemma2(c, i, sizes)
   return keys
 end
 
+-- Whether a list has a number; without one, whether it has any.
+function M.is_in(list, number)
+  for _, value in ipairs(list) do
+    if not number or value == number then return true end
+  end
+  return false
+end
+M.MLLAMA_CROSS = { 3, 8, 13, 18, 23, 28, 33, 38 }
+
 -- ---- layers that several places of a model share: the file has them where they are first ----
 
 -- Whether a layer is one of the first `count` of these.

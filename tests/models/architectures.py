@@ -325,8 +325,13 @@ class Fields(dict):
 
 def config_of(transformers, row):
     tiny = {} if {"text_config", "encoder"} & set(row.config) else TINY
-    fields = {name: value for name, value in {**tiny, **row.config}.items() if value is not ...}
-    return transformers.AutoConfig.for_model(row.kind, **copy.deepcopy(fields))
+    return transformers.AutoConfig.for_model(row.kind, **copy.deepcopy(there({**tiny, **row.config})))
+
+
+def there(fields):
+    """Without those whose value is an ellipsis."""
+    return {name: there(value) if isinstance(value, dict) else value
+            for name, value in fields.items() if value is not ...}
 
 
 # What transformers 4 calls rope_theta of a type and kind of layers.
