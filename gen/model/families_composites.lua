@@ -32,18 +32,12 @@ end
 
 local function sounds(of) return tower(of, "audio_tower.", "audio_config") end
 
-local function of_both(types, of, tower_of, harmless)
-  return { types = types, parts = { text(of), tower_of }, harmless = harmless }
-end
+local function both(of, tower_of) return { text(of), tower_of } end
 
 local function qformer(of) return tower(of, "qformer.", "qformer_config") end
 
--- Texts of an encoder and a decoder, or of a decoder alone.
 local function blip_2(kind)
-  local text_of = text("opt", { "language_model.model.", "language_model." })
-  return { types = { kind }, parts = { text_of, tower(kind:gsub("-", "_") .. "_vision_model", "vision_model."),
-                                       qformer(kind:gsub("-", "_") .. "_qformer") },
-           harmless = "num_query_tokens" }
+  return { text "opt", tower(kind .. "_vision_model", "vision_model."), qformer(kind .. "_qformer") }
 end
 
 -- Layers of a list take keys and values of images.
@@ -104,31 +98,31 @@ return {
     defaults = { layers = 24, attention_heads = 16, embed_dim = 1536 } },
   { types = { "phi4_multimodal" }, stacks = decoder({ "qkv_proj", "o_proj" }, joined(rope("half", { part = 1 }),
     k.windows)), defaults = { num_key_value_heads = 8 }, harmless = "original_max_position_embeddings" },
-  of_both({ "aria" }, "aria_text", tower "idefics3_vision"),
-  of_both({ "exaone4_5" }, "exaone4", tower("exaone4_5_vision", QWEN)),
-  of_both({ "glm4v" }, "glm4v_text", tower("glm4v_vision", QWEN)),
-  of_both({ "glm4v_moe" }, "glm4v_moe_text", tower("glm4v_moe_vision", QWEN)),
-  of_both({ "glm_ocr" }, "glm_ocr_text", tower("glm_ocr_vision", QWEN)),
-  of_both({ "glm_image" }, "glm_image_text", tower("glm_image_vision", QWEN)),
-  of_both({ "got_ocr2" }, "qwen2", tower "got_ocr2_vision"),
-  of_both({ "internvl" }, "qwen2", tower "internvl_vision"),
+  { types = { "aria" }, parts = both("aria_text", tower "idefics3_vision") },
+  { types = { "exaone4_5" }, parts = both("exaone4", tower("exaone4_5_vision", QWEN)) },
+  { types = { "glm4v" }, parts = both("glm4v_text", tower("glm4v_vision", QWEN)) },
+  { types = { "glm4v_moe" }, parts = both("glm4v_moe_text", tower("glm4v_moe_vision", QWEN)) },
+  { types = { "glm_ocr" }, parts = both("glm_ocr_text", tower("glm_ocr_vision", QWEN)) },
+  { types = { "glm_image" }, parts = both("glm_image_text", tower("glm_image_vision", QWEN)) },
+  { types = { "got_ocr2" }, parts = both("qwen2", tower "got_ocr2_vision") },
+  { types = { "internvl" }, parts = both("qwen2", tower "internvl_vision") },
   { types = { "qianfan_ocr" }, parts = {
     text("qwen3", { "language_model.model.", "language_model.encoder.", "language_model." }),
     tower "qianfan_ocr_vision" } },
-  of_both({ "ovis2" }, "qwen2", tower("ovis2_vision", { "vision_tower.transformer.", "vision_tower." })),
+  { types = { "ovis2" }, parts = both("qwen2", tower("ovis2_vision", { "vision_tower.transformer.", "vision_tower." })) },
   { types = { "paddleocr_vl" }, parts = { text("paddleocr_vl_text", PLAIN), tower("paddleocr_vl_vision", QWEN) } },
-  of_both({ "qwen3_vl_moe" }, "qwen3_vl_moe_text", tower("qwen3_vl_moe_vision", QWEN)),
+  { types = { "qwen3_vl_moe" }, parts = both("qwen3_vl_moe_text", tower("qwen3_vl_moe_vision", QWEN)) },
   { types = { "ernie4_5_vl_moe" }, parts = { text("ernie4_5_vl_moe_text", PLAIN), tower "ernie4_5_vl_moe_vision" } },
-  of_both({ "video_llama_3" }, "qwen2", tower("video_llama_3_vision", VISION)),
-  of_both({ "cosmos3_edge" }, "cosmos3_edge_text", tower("cosmos3_edge_vision", QWEN)),
-  of_both({ "mllama" }, "mllama_text_model", tower("mllama_vision_model", "vision_model.")),
-  of_both({ "qwen3_asr" }, "qwen3", sounds "qwen3_asr_encoder"),
-  of_both({ "fun_asr_nano" }, "qwen3", sounds "fun_asr_nano_encoder"),
-  of_both({ "lighton_ocr" }, "qwen3", tower("pixtral", { "vision_encoder.", "vision_tower." })),
-  of_both({ "cohere2_vision" }, "cohere2", tower "siglip_vision_model"),
-  of_both({ "lfm2_vl" }, "lfm2", tower "siglip2_vision_model", "projector_use_layernorm"),
-  of_both({ "deepseek_vl" }, "llama", tower "siglip_vision_model"),
-  of_both({ "janus" }, "llama", tower "janus_vision_model"),
+  { types = { "video_llama_3" }, parts = both("qwen2", tower("video_llama_3_vision", VISION)) },
+  { types = { "cosmos3_edge" }, parts = both("cosmos3_edge_text", tower("cosmos3_edge_vision", QWEN)) },
+  { types = { "mllama" }, parts = both("mllama_text_model", tower("mllama_vision_model", "vision_model.")) },
+  { types = { "qwen3_asr" }, parts = both("qwen3", sounds "qwen3_asr_encoder") },
+  { types = { "fun_asr_nano" }, parts = both("qwen3", sounds "fun_asr_nano_encoder") },
+  { types = { "lighton_ocr" }, parts = both("qwen3", tower("pixtral", { "vision_encoder.", "vision_tower." })) },
+  { types = { "cohere2_vision" }, parts = both("cohere2", tower "siglip_vision_model") },
+  { types = { "lfm2_vl" }, parts = both("lfm2", tower "siglip2_vision_model"), harmless = "projector_use_layernorm" },
+  { types = { "deepseek_vl" }, parts = both("llama", tower "siglip_vision_model") },
+  { types = { "janus" }, parts = both("llama", tower "janus_vision_model") },
   { types = { "granite_speech", "granite_speech_plus" }, parts = {
     text "granite", tower("granite_speech_encoder", "encoder.", "encoder_config"),
     tower("blip_2_qformer", "projector.qformer.", "projector_config") }, harmless = "window_size has_lora_adapter" },
@@ -144,7 +138,9 @@ return {
   { types = { "granite_docling" }, parts = { text("granite_docling_text", TEXT_MODEL),
                                              tower("granite_docling_vision", "vision_model.") },
     harmless = "scale_factor" },
-  blip_2 "blip-2", blip_2 "instructblip", blip_2 "instructblipvideo",
+  { types = { "blip-2" }, parts = blip_2 "blip_2", harmless = "num_query_tokens" },
+  { types = { "instructblip" }, parts = blip_2 "instructblip", harmless = "num_query_tokens" },
+  { types = { "instructblipvideo" }, parts = blip_2 "instructblipvideo", harmless = "num_query_tokens" },
   { types = { "bridgetower" }, stacks = bridgetower, beside = { "^output%.LayerNorm%." },
     harmless = "init_layernorm_from_vision_encoder " .. SCORES },
 }
