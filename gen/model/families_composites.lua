@@ -109,7 +109,8 @@ return {
   { types = { "qianfan_ocr" }, parts = {
     text("qwen3", { "language_model.model.", "language_model.encoder.", "language_model." }),
     tower "qianfan_ocr_vision" } },
-  { types = { "ovis2" }, parts = both("qwen2", tower("ovis2_vision", { "vision_tower.transformer.", "vision_tower." })) },
+  { types = { "ovis2" }, parts = both("qwen2", tower("ovis2_vision", {
+    "vision_tower.transformer.", "vision_tower." })) },
   { types = { "paddleocr_vl" }, parts = { text("paddleocr_vl_text", PLAIN), tower("paddleocr_vl_vision", QWEN) } },
   { types = { "qwen3_vl_moe" }, parts = both("qwen3_vl_moe_text", tower("qwen3_vl_moe_vision", QWEN)) },
   { types = { "ernie4_5_vl_moe" }, parts = { text("ernie4_5_vl_moe_text", PLAIN), tower "ernie4_5_vl_moe_vision" } },

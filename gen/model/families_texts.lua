@@ -39,7 +39,7 @@ return {
     defaults = sizes(1024, 8, 4, { num_key_value_heads = 2 }) },
   { types = { "cohere2_moe" }, stacks = decoder(O_PROJ, t.cohere2_moe),
     defaults = { head_dim = 128, sliding_window = 4096 },
-    harmless = EXPERTS .. "logit_scale sliding_window_pattern prefix_dense_sliding_window_pattern " ..
+    harmless = EXPERTS .. "rope_scaling logit_scale sliding_window_pattern prefix_dense_sliding_window_pattern " ..
       "position_embedding_type=rope_gptj rotary_pct=1 order_of_interleaved_layers=local_attn_first" },
   { types = { "gpt_neox_japanese" }, stacks = { stack("layers.%d.attention", { "query_key_value", "dense" },
     joined(CAUSAL_ALWAYS, rope("half", { theta_of = { "rope_theta", "rotary_emb_base" }, part = 1,

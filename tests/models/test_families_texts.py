@@ -31,8 +31,8 @@ REFUSED = [
     ("olmo_hybrid", dict(layer_types=["full_attention"], rope_parameters=dict(rope_theta=None, rope_type="yarn")),
      dict(gains=GAINS), "rope_parameters.rope_type: yarn is not supported"),
     ("xmod", dict(add_cross_attention=True), AT_BERT, "add_cross_attention = true"),
-    ("t5gemma", {**dict.fromkeys(SIZES), "encoder": SIZES, "decoder": {**SIZES, "layer_types": ["chunked_attention"]}},
-     dict(at="encoder.layers.0.self_attn"), "decoder.layer_types: chunked_attention is not known"),
+    ("t5gemma", {**dict.fromkeys(SIZES), "encoder": {**SIZES, "layer_types": ["chunked_attention"]}, "decoder": SIZES},
+     dict(at="encoder.layers.0.self_attn"), "encoder.layer_types: chunked_attention is not known"),
     ("internvl", dict(text_config={**SIZES, "model_type": "mamba"}), dict(at="language_model.layers.0.self_attn"),
      "text_config.model_type: is not known; known are"),
 ]
@@ -72,7 +72,8 @@ def test_layers_that_stand_twice(tmp_path):
     path = write_model(tmp_path / "one", fields, tensors("anything."))
     assert layers_of(tmp_path / "out one", path) == ["layers.0.self_attn"]
     path = write_model(tmp_path / "llama", {"model_type": "llama", **SIZES}, tensors("one.", "two."))
-    assert re.search("tensor layers.0.self_attn.q_proj.weight is there behind (one. and behind two|two. and behind one)",
+    twice = "tensor layers.0.self_attn.q_proj.weight is there behind "
+    assert re.search(twice + "(one. and behind two|two. and behind one)",
                      refused(tmp_path, "model", path, "isa=scalar", "seq=4"))
 
 
