@@ -1,5 +1,5 @@
 """More rows as families.py has them: models of texts and of images or sounds, of which these are the texts."""
-from architectures import (BERT, GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, SECTIONS, TINY, TINY_GQA, TINY_MOE,
+from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, SECTIONS, TINY, TINY_GQA, TINY_MOE,
                            TINY_TOWER, WINDOW, Row, like)
 from families_texts import INTERLEAVED
 

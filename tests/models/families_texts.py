@@ -1,5 +1,5 @@
 """More rows as families.py has them: texts, and what has texts as a part."""
-from architectures import (BERT, GAINS, GEMMA_GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_BART, TINY_GQA,
+from architectures import (BERT, GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_GQA,
                            TINY_MOE, TINY_T5, TINY_TOWER, WINDOW, Row, like)
 
 SECOND = "layers.1.self_attn"
