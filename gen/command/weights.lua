@@ -292,6 +292,11 @@ function M.floats(part)
     by:free()
     if type(zeros) ~= "number" then zeros:free() end
   end
+  if part.factor then
+    local by, count = host.floats { part.factor }, #memory // 4
+    memory:scale(by, 0, count, 1, count)
+    by:free()
+  end
   return part.change and changed(memory, part) or memory
 end
 

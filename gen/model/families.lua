@@ -4,13 +4,15 @@
 --   types    what its config calls it
 --   stacks   its kinds of layers, or a function of the fields that returns them:
 --     at       the module, or with GGUF the block; %d is the number of a layer; or a list of what versions call it
---     layers   the field that counts them; without one there is one layer
+--     layers   the field that counts them, or their number; without one there is one layer
 --     h, h_kv, d_model, dk   fields of the sizes where they are not those below, or the sizes
 --     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o
 --     heads    the joint map has a block for each head of keys, with its queries, then the key, then the value
+--     blocks, order   the joint map has so many such blocks, and in each q, k and v in this order
+--     factor   of (config) to a factor of the values, which goes into the map of o
 --     in_out   matrices lie as y = x W has them
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
---              count = of (config) to how many numbers the tensor has }
+--              count = of (config) to how many numbers the tensor has, optional = true: not all layers have it }
 --     has      of (fields, number of the layer): whether it is one of these
 --     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
 --     frequencies   tensors by which angles may be divided: one for all texts, or one for short and one for long texts
@@ -44,14 +46,6 @@ local PADDED, CROSS, CAUSAL, CAUSAL_ALWAYS = k.PADDED, k.CROSS, k.CAUSAL, k.CAUS
 local BERT, VIT, OUT_PROJ, O_PROJ, GAINS = shapes.BERT, shapes.VIT, shapes.OUT_PROJ, shapes.O_PROJ, shapes.GAINS
 local BUFFERS, GPT, MULTIMODAL = shapes.BUFFERS, shapes.GPT, shapes.MULTIMODAL
 local decoder, seq2seq, sizes, tower = shapes.decoder, shapes.seq2seq, shapes.sizes, shapes.tower
-
--- Those of which a file has the gains less 1.
-local function plus_one(list)
-  local gains = {}
-  for i, value in ipairs(list) do gains[i] = value + 1 end
-  return gains
-end
-local GAINS_LESS_1 = { q_norm = { GAINS.q_norm, plus_one }, k_norm = { GAINS.k_norm, plus_one } }
 
 -- Groups of layers that a model runs several times each.
 local function albert(c)
@@ -255,7 +249,7 @@ M.rows = {
     harmless = "final_logit_softcapping sliding_window_size",
     defaults = { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096, attn_logit_softcapping = 50 } },
   { types = { "gemma3_text" }, stacks = { stack("layers.%d.self_attn", O_PROJ,
-    joined(k.gemma3, k.scalar, k.rms), { more = GAINS_LESS_1 }) },
+    joined(k.gemma3, k.scalar, k.rms), { more = shapes.GAINS_LESS_1 }) },
     harmless = "attn_logit_softcapping final_logit_softcapping rope_theta rope_local_base_freq rope_scaling " ..
       "_sliding_window_pattern full_attention sliding_attention",
     defaults = sizes(2304, 8, 26, { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096 }) },
@@ -277,7 +271,8 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
-for _, name in ipairs { "decoders", "encoders" } do
+for _, name in ipairs { "decoders", "encoders", "texts", "texts_more",
+                      "composites" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

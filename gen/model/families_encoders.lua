@@ -14,17 +14,6 @@ local BERT, VIT, OUT_PROJ, O_PROJ, sizes, tower = shapes.BERT, shapes.VIT, shape
 local AT_BERT = "encoder.layer.%d.attention"
 local OWN_NORM = { "^output%.LayerNorm%.", "^LayerNorm%.", "^ln%.", "^self_attn_layer_norm%." }
 
--- Short texts have all of attention; longer ones some blocks of it, unless the config says otherwise.
-local function big_bird(c)
-  local keys, kind = shapes.bert(c), c:word("attention_type", "block_sparse")
-  if kind ~= "original_full" and kind ~= "block_sparse" then c:fail("attention_type", "is not known") end
-  local most = (5 + 2 * c:int("num_random_blocks", 3)) * c:int("block_size", 64)
-  if kind == "block_sparse" and not (keys.causal and c:flag("add_cross_attention", false)) then
-    keys.limit = { most, "attention_type", "longer texts see some blocks of keys only" }
-  end
-  return keys
-end
-
 -- The model reads no scaling of its rope.
 local function esm(c)
   local kind, theta = c:word("position_embedding_type", "absolute"), c:positive("rope_theta", 10000)
@@ -40,14 +29,6 @@ end
 
 -- BLIP says in its code, not in its config, which of its texts are written: those of the decoder.
 local BLIP = { always { kv_len = true }, always { kv_len = true, causal = true } }
-
--- Keys and values of another width, that of an encoder.
-local function of_encoder(field)
-  return function(c, _, all)
-    local width = c:int(field, all.d_model)
-    return { attention = "cross", k_width = width, v_width = width }
-  end
-end
 
 local function trocr(kind, keys)
   return stack("decoder.layers.%d." .. kind, OUT_PROJ, keys, {
@@ -91,7 +72,7 @@ return {
     stacks = { stack(AT_BERT, BERT, shapes.texts) },
     beside = OWN_NORM,
     harmless = "use_normalized_answer_loss special_visual_initialize reset_position_index_per_cell" },
-  { types = { "big_bird" }, stacks = { stack(AT_BERT, BERT, big_bird) }, beside = OWN_NORM,
+  { types = { "big_bird" }, stacks = { stack(AT_BERT, BERT, shapes.big_bird) }, beside = OWN_NORM,
     harmless = "rescale_embeddings norm_type" },
   { types = { "esm" }, stacks = { stack(AT_BERT, BERT, esm) },
     beside = { "^LayerNorm%.", "^self%.rotary_embeddings%.inv_freq$" },
@@ -142,8 +123,8 @@ return {
     harmless = "logit_scale_init_value" },
   { types = { "blip_text_model" }, inner = true, stacks = {
     stack(AT_BERT, BERT, BLIP[1]), stack("bert." .. AT_BERT, BERT, BLIP[2]),
-    stack("encoder.layer.%d.crossattention", BERT, of_encoder "encoder_hidden_size"),
-    stack("bert.encoder.layer.%d.crossattention", BERT, of_encoder "encoder_hidden_size") },
+    stack("encoder.layer.%d.crossattention", BERT, shapes.of_encoder "encoder_hidden_size"),
+    stack("bert.encoder.layer.%d.crossattention", BERT, shapes.of_encoder "encoder_hidden_size") },
     beside = OWN_NORM, defaults = sizes(768, 8, 12) },
   { types = { "blip_vision_model" }, stacks = { stack("encoder.layers.%d.self_attn", { "qkv", "projection" },
     always {}) }, defaults = sizes(768, 12, 12) },
@@ -156,7 +137,7 @@ return {
   { types = { "llava_onevision" }, parts = of_text_and_tower("qwen2", "siglip_vision_model") },
   { types = { "aya_vision" }, parts = of_text_and_tower("cohere2", "siglip_vision_model") },
   { types = { "trocr" }, stacks = { trocr("self_attn", CAUSAL_ALWAYS),
-    trocr("encoder_attn", of_encoder "cross_attention_hidden_size") },
+    trocr("encoder_attn", shapes.of_encoder "cross_attention_hidden_size") },
     harmless = "scale_embedding use_learned_position_embeddings layernorm_embedding decoder_attention_heads" },
   { types = { "vision-encoder-decoder" }, harmless = "decoder.add_cross_attention", parts = {
     { within = { "encoder" }, before = "encoder." },

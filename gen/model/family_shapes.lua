@@ -13,9 +13,36 @@ M.OUT_PROJ = { "q_proj", "k_proj", "v_proj", "out_proj" }
 M.O_PROJ = { "q_proj", "k_proj", "v_proj", "o_proj" }
 M.GAINS = { q_norm = "q_norm.weight", k_norm = "k_norm.weight" }
 
+-- Those of which a file has the gains less 1.
+local function plus_one(list)
+  local gains = {}
+  for i, value in ipairs(list) do gains[i] = value + 1 end
+  return gains
+end
+M.GAINS_LESS_1 = { q_norm = { M.GAINS.q_norm, plus_one }, k_norm = { M.GAINS.k_norm, plus_one } }
+
 function M.decoder(maps, keys, more) return { stack("layers.%d.self_attn", maps, joined(k.CAUSAL, keys), more) } end
 
 function M.bert(c) return { kv_len = true, causal = c:flag("is_decoder", false) or nil } end
+
+-- Short texts have all of attention; longer ones some blocks of it, unless the config says otherwise.
+function M.big_bird(c)
+  local keys, kind = M.bert(c), c:word("attention_type", "block_sparse")
+  if kind ~= "original_full" and kind ~= "block_sparse" then c:fail("attention_type", "is not known") end
+  local most = (5 + 2 * c:int("num_random_blocks", 3)) * c:int("block_size", 64)
+  if kind == "block_sparse" and not (keys.causal and c:flag("add_cross_attention", false)) then
+    keys.limit = { most, "attention_type", "longer texts see some blocks of keys only" }
+  end
+  return keys
+end
+
+-- Keys and values of another width, that of an encoder.
+function M.of_encoder(field)
+  return function(c, _, all)
+    local width = c:int(field, all.d_model)
+    return { attention = "cross", k_width = width, v_width = width }
+  end
+end
 
 -- Types whose decoders are causal in some versions of transformers only.
 function M.texts(c)

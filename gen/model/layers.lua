@@ -85,9 +85,10 @@ end
 -- ---- tensors ----
 
 -- What stands before each of the names in the file: "" or a path that ends with a dot; nothing where there is no such
--- tensor. One pass over all tensors, for there may be many of both.
+-- tensor. One pass over all tensors, for there may be many of both. A second table has the names that are there twice,
+-- with the second path.
 local function prefixes_of(model, names)
-  local prefixes, wanted, lengths, of_length = {}, {}, {}, {}
+  local prefixes, twice, wanted, lengths, of_length = {}, {}, {}, {}, {}
   for _, name in ipairs(names) do
     if not of_length[#name] then lengths[#lengths + 1], of_length[#name] = #name, true end
     wanted[name], prefixes[name] = true, model.tensors[name] and "" or nil
@@ -98,15 +99,12 @@ local function prefixes_of(model, names)
       local before = prefixes[name]
       if wanted[name] and before ~= "" and other:sub(-length - 1, -length - 1) == "." then
         local prefix = other:sub(1, -length - 1)
-        if before then
-          error({ message = ("%s: tensor %s is there behind %s and behind %s"):format(
-            model.data, name, wording.short(before), wording.short(prefix)) }, 0)
-        end
-        prefixes[name] = prefix
+        twice[name] = before and prefix or nil
+        prefixes[name] = before or prefix
       end
     end
   end
-  return prefixes
+  return prefixes, twice
 end
 
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
@@ -121,11 +119,12 @@ local function weights_of(layer, cfg)
     all["w" .. letter], all["b" .. letter] = weight, has_bias(layer, of, bias.name) and bias or nil
   end
   if #stack.maps == 2 then
-    local blocks, first = stack.heads and cfg.h_kv or 1, 0
-    for i, count in ipairs { q, k, v } do
-      add(("qkv"):sub(i, i), stack.maps[1], q + k + v, cfg.d_model, {
-        blocks = blocks, count = count // blocks, first = first, step = (q + k + v) // blocks })
-      first = first + count // blocks
+    local blocks, first, counts = stack.blocks or stack.heads and cfg.h_kv or 1, 0, { q = q, k = k, v = v }
+    for letter in (stack.order or "qkv"):gmatch "." do
+      local count = counts[letter] // blocks
+      add(letter, stack.maps[1], q + k + v, cfg.d_model, {
+        blocks = blocks, count = count, first = first, step = (q + k + v) // blocks })
+      first = first + count
     end
   else
     add("q", stack.maps[1], q, cfg.d_model)
@@ -133,11 +132,13 @@ local function weights_of(layer, cfg)
     add("v", stack.maps[3], v, cfg.v_width)
   end
   add("o", stack.maps[#stack.maps], cfg.y_width, cfg.h * cfg.dv)
+  all.wo.factor = stack.factor and stack.factor(layer.fields)
   for matrix, of in pairs(stack.more or {}) do
     local size = sizes[matrix]
     if type(of) == "string" then of = { of } end
     if size then
       all[matrix] = features(layer.at .. of[1], of.count and of.count(cfg) or size[2])
+      all[matrix].optional = of.optional
       all[matrix].change = of[2] and function(list) return of[2](list, cfg) end
     end
   end
@@ -291,7 +292,7 @@ local function names_of(stack) return type(stack.at) == "table" and stack.at or 
 
 -- How many layers a stack has, and whether one of these numbers is there.
 local function count_of(c, stack)
-  local count = stack.layers and c:int(stack.layers) or 1
+  local count = type(stack.layers) == "string" and c:int(stack.layers) or stack.layers or 1
   if count > MOST then c:fail(stack.layers, "%d layers", count) end
   return count
 end
@@ -307,11 +308,21 @@ local function first_of(c, stack)
 end
 local function tensor_of(stack, at, i) return ("%s.%s.weight"):format((at:gsub("%%d", tostring(i))), stack.maps[1]) end
 
-local function add_stack(model, stack, prefixes, all)
-  local c, whole, at, prefix = stack.fields or model.fields, model.whole, nil, nil
-  for _, name in ipairs(names_of(stack)) do
-    if not prefix then at, prefix = name, prefixes[tensor_of(stack, name, first_of(c, stack))] end
+-- The first of a stack's names that is in the file, and what stands before it there; nil where there is none.
+local function place_of(model, stack, c, prefixes, twice)
+  for _, at in ipairs(names_of(stack)) do
+    local name = tensor_of(stack, at, first_of(c, stack))
+    if twice[name] then
+      error({ message = ("%s: tensor %s is there behind %s and behind %s"):format(
+        model.data, name, wording.short(prefixes[name]), wording.short(twice[name])) }, 0)
+    end
+    if prefixes[name] then return at, prefixes[name] end
   end
+end
+
+local function add_stack(model, stack, prefixes, twice, all)
+  local c, whole = stack.fields or model.fields, model.whole
+  local at, prefix = place_of(model, stack, c, prefixes, twice)
   if not prefix then return end
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   local function add(i)
@@ -348,10 +359,10 @@ function M.of(model)
       firsts[#firsts + 1] = tensor_of(stack, at, first_of(stack.fields or model.fields, stack))
     end
   end
-  local prefixes, left = prefixes_of(model, firsts), {}
+  local prefixes, twice = prefixes_of(model, firsts)
   for _, stack in ipairs(stacks) do
     local count = #all
-    add_stack(model, stack, prefixes, all)
+    add_stack(model, stack, prefixes, twice, all)
     local part = stack.fields
     if part and part.absent ~= false then part.absent = #all == count end
   end

@@ -6,9 +6,9 @@
 local M = {}
 
 -- How modules call what makes queries, or queries, keys and values at once. Names of norms have no such end.
-local ENDS = { "q%.weight", "q_proj%.weight", "q_lin%.weight", "query%.weight", "to_q%.weight", "wq%.weight",
-               "qkv%.weight", "qkv_proj%.weight", "Wqkv%.weight", "in_proj_weight", "query_key_value%.weight",
-               "c_attn%.weight" }
+local ENDS = { "q%.weight", "q_proj%.weight", "q_lin%.weight", "query%.weight", "query_proj%.weight", "to_q%.weight",
+               "wq%.weight", "qkv%.weight", "qkv_proj%.weight", "Wqkv%.weight", "in_proj_weight",
+               "query_key_value%.weight", "c_attn%.weight" }
 
 -- The module of such a tensor, or nil.
 local function module_of(name)

@@ -15,7 +15,7 @@ class Row(typing.NamedTuple):
     at: str  # the attention of a layer in the model
     matrices: str  # its linear maps: of q, k, v and o; or a joint one of q, k and v, then o's
     keys: str  # {...} is an expression of the config's fields
-    config: dict = {}  # what the test sets besides TINY, to be fast, and to other values than the defaults
+    config: dict = {}  # what the test sets besides TINY, to be fast, and to other values than the defaults; ... is none
     weights: dict = {}  # other pointers of mhagen_weights: expressions of the module's parts and its call's arguments
     args: dict = {}  # and of mhagen_args, also of seq, seq_kv, batch and past
     since: int = 4  # the version of transformers that computes so
@@ -325,7 +325,13 @@ class Fields(dict):
 
 def config_of(transformers, row):
     tiny = {} if {"text_config", "encoder"} & set(row.config) else TINY
-    return transformers.AutoConfig.for_model(row.kind, **copy.deepcopy({**tiny, **row.config}))
+    return transformers.AutoConfig.for_model(row.kind, **copy.deepcopy(there({**tiny, **row.config})))
+
+
+def there(fields):
+    """Without those whose value is an ellipsis."""
+    return {name: there(value) if isinstance(value, dict) else value
+            for name, value in fields.items() if value is not ...}
 
 
 # What transformers 4 calls rope_theta of a type and kind of layers.

@@ -1,6 +1,8 @@
 """More rows as architectures.py has them: types of transformers whose attention is that of another type, or nearly.
 
 tests/models/test_import.py compares each with transformers, as it does those of architectures.py."""
+import families_composites
+import families_texts
 from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_BART, TINY_GQA, TINY_IMAGE, TINY_MOE,
                            TINY_SWIN, TINY_T5, TINY_TOWER, WINDOW, Row, like, of_parts)
 
@@ -195,7 +197,7 @@ LLAVAS = [of_parts("Llama", f"{name}, text", kind, dict(model_type="llama", num_
 # Types that are parts of others.
 PARTS = [f"{kind}_{side}_model" for kind in ["owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip",
                                              "siglip2"] for side in ("text", "vision")] + [
-    "donut-swin", "trocr"]
+    "donut-swin", "trocr", *families_texts.PARTS, *families_composites.PARTS]
 
 
 def patches(torch, config, batch):
@@ -226,12 +228,16 @@ INPUTS = {
     "speech_to_text": lambda torch, config, batch: dict(input_features=torch.randn(
         batch, 44, config.input_feat_per_channel), attention_mask=torch.arange(44) < torch.tensor([[28], [44]])),
     "pop2piano": lambda torch, config, batch: dict(inputs_embeds=torch.randn(batch, 11, config.d_model)),
+    **families_texts.INPUTS, **families_composites.INPUTS,
 }
 # Types and rows that are built by another class than AutoModel.
 BUILT_BY = {"vision-encoder-decoder": "AutoModelForImageTextToText", "pop2piano": "Pop2PianoForConditionalGeneration",
-            "BLIP, decoder": "BlipForConditionalGeneration", "BLIP, decoder to encoder": "BlipForConditionalGeneration"}
+            "BLIP, decoder": "BlipForConditionalGeneration", "BLIP, decoder to encoder": "BlipForConditionalGeneration",
+            **families_texts.BUILT_BY, **families_composites.BUILT_BY}
 # Those that take a text and an image.
 OF_TWO = {"clip", "siglip", "owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip"}
 # Those that keep no keys, or number their places anew in each run.
-WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip"}
-FAMILIES = DECODERS + ENCODERS + LLAVAS
+WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip",
+                 *families_texts.WITHOUT_CACHE, *families_composites.WITHOUT_CACHE}
+ROWS_FIRST, SINGLE = families_texts.ROWS_FIRST, families_texts.SINGLE
+FAMILIES = DECODERS + ENCODERS + LLAVAS + families_texts.FAMILIES + families_composites.COMPOSITES

@@ -101,7 +101,7 @@ def compare(seen, row, imported):
     (batch, rows, _), seq_kv = y.shape, x["k"].shape[1]
     real = next((given for name, given in seen.given.items() if "attention_mask" in name),
                 torch.ones(batch, seq_kv, dtype=torch.bool))
-    real = real[:, ::max(1, real.shape[1] // seq_kv)]  # convolutions make one row of several
+    real = real[:, ::max(1, real.shape[1] // seq_kv)].bool()  # convolutions make one row of several
     counts = {key: count.sum(1, dtype=torch.int32)
               for key, count in [("kv_len", real), ("kv_start", ~real)] if key in row.keys}
     args = x | floats(seen.values(seen.row.args, batch=batch, seq=rows, seq_kv=seq_kv, past=0)) | counts
