@@ -6,8 +6,10 @@
 --     at       the module, or with GGUF the block; %d is the number of a layer; or a list of what versions call it
 --     layers   the field that counts them; without one there is one layer
 --     h, h_kv, d_model, dk   fields of the sizes where they are not those below, or the sizes
---     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o
+--     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o. in_proj is called as
+--              PyTorch's MultiheadAttention calls it
 --     heads    the joint map has a block for each head of keys, with its queries, then the key, then the value
+--     biases_at   by letters, the biases that are not called as their map with .bias
 --     in_out   matrices lie as y = x W has them
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
 --              count = of (config) to how many numbers the tensor has }
@@ -17,6 +19,7 @@
 --   parts    of a model with several, for each:
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list
+--     row          the row of a part without a type of its own
 --     flat         true: older configs have its fields beside the others
 --     optional     true: one of a type that is not known is left out, and a summary names its attention
 --   inner    true: models have it as a part only
@@ -277,7 +280,7 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
-for _, name in ipairs { "decoders", "encoders" } do
+for _, name in ipairs { "decoders", "encoders", "images", "sounds" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

@@ -1,6 +1,6 @@
--- Which of the linear maps of q, k, v and o have a bias, by the first type of a row of gen/model/families*.lua: true,
--- false, or { the flag that says so, its default }. All maps of other types have one; GGUF files have what they have.
--- transformers leaves a bias out that a file has beside these.
+-- Which of the linear maps of q, k, v and o have a bias, by the first type of a row of gen/model/families*.lua, or the
+-- name of a row without types: true, false, or { the flag that says so, its default }. All maps of other types have
+-- one; GGUF files have what they have. transformers leaves a bias out that a file has beside these.
 
 local function of(qkv, o)
   if o == nil then o = qkv end
@@ -13,6 +13,19 @@ local M = {
   qwen2 = of(true, false), qwen2_vl_text = of(true, false), qwen2_moe = of({ "qkv_bias", true }, false),
   vit = of({ "qkv_bias", true }, true), swin = of({ "qkv_bias", true }, true),
   swinv2 = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
+  beit = { q = true, k = false, v = true, o = true }, dpt = of({ "qkv_bias", true }, true),
+  pixio = of({ "qkv_bias", true }, true), vilt = of({ "qkv_bias", true }, true),
+  tipsv2_vision_model = of({ "qkv_bias", true }, true),
+  videomae = { q = { "qv_bias", true }, k = false, v = { "qv_bias", true }, o = true },
+  timesformer = of({ "qkv_bias", true }, true), ["mgp-str"] = of({ "qkv_bias", true }, true),
+  radio = of({ "qkv_bias", true }, true), mobilevit = of({ "qkv_bias", true }, true),
+  flava_image_model = of({ "qkv_bias", true }, true), flava_text_model = of({ "qkv_bias", true }, true),
+  flava_multimodal_model = of({ "qkv_bias", true }, true), aimv2_vision_model = of { "qkv_bias", false },
+  aimv2_text_model = of { "qkv_bias", false }, ovis2_vision = of { "qkv_bias", false },
+  xclip_prompts = of(false, true), blip_2_vision_model = of({ "qkv_bias", true }, true),
+  internvl_vision = of({ "attention_bias", false }, true),
+  qianfan_ocr_vision = of({ "attention_bias", true }, true), janus_vision_model = of({ "attention_bias", true }, true),
+  molmo2_vision = of { "attention_bias", true }, mllama_vision_model = of(false),
   glm = of({ "attention_bias", true }, false), stablelm = of({ "use_qkv_bias", false }, false),
   seed_oss = of({ "attention_bias", true }, { "attention_out_bias", false }), gpt_neo = of(false, true),
   ernie4_5 = of { "use_bias", false }, ernie4_5_moe = of { "use_bias", false },

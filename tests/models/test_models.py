@@ -2,6 +2,7 @@
 import ctypes
 import inspect
 import math
+import operator
 import warnings
 
 import pytest
@@ -67,7 +68,7 @@ def inputs(model, row, rows, written):
          "pixel_values": images,
          "input_features": lambda: torch.randn(BATCH, config.num_mel_bins, 2 * config.max_source_positions),
          "input_values": lambda: torch.randn(BATCH, 4735 if row.kind == "moonshine" else 60),
-         "inputs": lambda: torch.randn(BATCH, rows, config.d_model)}[name]
+         "inputs": lambda: torch.randn(BATCH, rows, config.d_model)}.get(name)
     of_kind = families.INPUTS.get(row.name, families.INPUTS.get(row.kind))
     given = of_kind(torch, config, BATCH) if of_kind else {name: x()}
     if row.kind in families.OF_TWO and not of_kind:
@@ -105,8 +106,8 @@ class Observed:
             self.config._experts_implementation = "eager"  # others have no float64
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            built_by = getattr(transformers, families.BUILT_BY.get(
-                row.name, families.BUILT_BY.get(row.kind, "AutoModel")))
+            built_by = operator.attrgetter(families.BUILT_BY.get(
+                row.name, families.BUILT_BY.get(row.kind, "AutoModel")))(transformers)
             make = getattr(built_by, "from_config", getattr(built_by, "_from_config", None))
             model = make(self.config, attn_implementation="eager").eval()
             random_weights(model, dtype)

@@ -1,0 +1,3 @@
+-- Rows of further models of sounds, and of series of numbers, as gen/model/families.lua describes them.
+
+return {}
