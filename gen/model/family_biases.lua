@@ -31,6 +31,8 @@ local M = {
   ernie4_5 = of { "use_bias", false }, ernie4_5_moe = of { "use_bias", false },
   jais2 = of { "attention_bias", true },
   big_bird = of({ "use_bias", true }, true), vit_mae = of({ "qkv_bias", true }, true),
+  glmasr_encoder = { q = true, k = false, v = true, o = true },
+  nemotron3_diarization_audio = of(false, true),
   whisper = { q = true, k = false, v = true, o = true },
 }
 
@@ -45,6 +47,20 @@ for name in ("glm4_moe helium solar_open"):gmatch "%S+" do M[name] = of({ "atten
 
 for name in ("nomic_bert t5 gptj mpt mistral mixtral ministral3 phi3 exaone4 kolibri1 ministral cwm minimax_m2 lfm2 " ..
              "lfm2_moe jamba mt5"):gmatch "%S+" do
+  M[name] = of(false)
+end
+
+for name in ("lasr_encoder pe_audio_encoder moonshine_streaming_encoder mimi pocket_tts " ..
+             "csm_depth_decoder_model"):gmatch "%S+" do
+  M[name] = of { "attention_bias", false }
+end
+
+for name in ("qwen2_audio_encoder voxtral_encoder audioflamingo3_encoder " ..
+             "moss_transcribe_diarize_audio"):gmatch "%S+" do
+  M[name] = M.whisper
+end
+
+for name in ("dia_encoder dia_decoder musicgen_decoder musicgen_melody_decoder"):gmatch "%S+" do
   M[name] = of(false)
 end
 

@@ -324,8 +324,12 @@ class Fields(dict):
             raise KeyError(name) from None
 
 
+# Fields that have the config of a part: the model itself has no sizes then.
+WITHIN = {"text_config", "encoder", "encoder_config", "audio_config", "text_encoder"}
+
+
 def config_of(transformers, row):
-    tiny = {} if {"text_config", "encoder"} & set(row.config) else TINY
+    tiny = {} if WITHIN & set(row.config) else TINY
     return transformers.AutoConfig.for_model(row.kind, **copy.deepcopy({**tiny, **row.config}))
 
 

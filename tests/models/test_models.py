@@ -73,10 +73,10 @@ def inputs(model, row, rows, written):
     given = of_kind(torch, config, BATCH) if of_kind else {name: x()}
     if row.kind in families.OF_TWO and not of_kind:
         given["pixel_values"] = images()
-    if config.is_encoder_decoder:
+    if config.is_encoder_decoder and "decoder_input_ids" not in given:
         vocabulary = getattr(config, "decoder", config).vocab_size
         given["decoder_input_ids"] = torch.randint(1, vocabulary, (BATCH, written))
-    if "pixel_attention_mask" in given or "attention_mask" in given or row.kind == "vision-encoder-decoder":
+    if any(name.endswith("_mask") for name in given) or row.kind == "vision-encoder-decoder":
         return given
     if "kv_len" in row.keys:
         given["attention_mask"] = torch.arange(rows) < torch.tensor([[rows - 4], [rows]])
