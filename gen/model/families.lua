@@ -98,15 +98,7 @@ end
 
 local function swin(c) return swin_stacks(c, always {}) end
 
--- The scale of a head, which is bounded, is the gain of its columns of queries.
-local MOST_SCALE = math.log(100)
-local SCALES = { q_norm = { "self.logit_scale", function(list, cfg)
-  local gains = {}
-  for i = 1, cfg.h * cfg.dk do gains[i] = math.exp(math.min(list[(i - 1) // cfg.dk + 1], MOST_SCALE)) end
-  return gains
-end, count = function(cfg) return cfg.h end } }
-
-local function swinv2(c) return swin_stacks(c, k.swinv2, SCALES) end
+local function swinv2(c) return swin_stacks(c, k.swinv2, shapes.SCALES) end
 
 -- Of positions in two dimensions, which are plain ones in texts.
 local MROPE = "mrope_section mrope_interleaved "
@@ -280,7 +272,7 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
-for _, name in ipairs { "decoders", "encoders", "images", "sounds" } do
+for _, name in ipairs { "decoders", "encoders", "images", "scenes", "sounds" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

@@ -33,6 +33,10 @@ local M = {
   big_bird = of({ "use_bias", true }, true), vit_mae = of({ "qkv_bias", true }, true),
   glmasr_encoder = { q = true, k = false, v = true, o = true },
   nemotron3_diarization_audio = of(false, true),
+  clap_audio_model = of({ "qkv_bias", true }, true),
+  swin2sr = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
+  pix2struct_vision_model = of(false), pix2struct_text_model = of(false),
+  videoprism_vision_model = of({ "qkv_bias", true }, true), videoprism_text_model = of({ "qkv_bias", true }, true),
   whisper = { q = true, k = false, v = true, o = true },
 }
 

@@ -39,4 +39,20 @@ function M.janus(c)
   return {}
 end
 
+M.BUCKETS = "relative_attention_num_buckets relative_attention_max_distance"
+
+-- A bias of places in a text, and of those on its page, which differ from text to text; or only which keys are there.
+function M.layoutlmv3(c)
+  local has_bias = c:flag("has_relative_attention_bias", true) -- without it, there is none of a page
+  return has_bias and { mask = "add", mask_dims = "bhqk" } or M.SOME_KEYS()
+end
+
+-- Stacks with a head for each 64 columns.
+function M.heads_of_64(of)
+  return function(c)
+    of.h = math.max(1, c:int "hidden_size" // 64)
+    return { of }
+  end
+end
+
 return M

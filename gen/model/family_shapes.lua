@@ -13,6 +13,14 @@ M.OUT_PROJ = { "q_proj", "k_proj", "v_proj", "out_proj" }
 M.O_PROJ = { "q_proj", "k_proj", "v_proj", "o_proj" }
 M.GAINS = { q_norm = "q_norm.weight", k_norm = "k_norm.weight" }
 
+-- The scale of a head, which is bounded, is the gain of its columns of queries.
+local MOST_SCALE = math.log(100)
+M.SCALES = { q_norm = { "self.logit_scale", function(list, cfg)
+  local gains = {}
+  for i = 1, cfg.h * cfg.dk do gains[i] = math.exp(math.min(list[(i - 1) // cfg.dk + 1], MOST_SCALE)) end
+  return gains
+end, count = function(cfg) return cfg.h end } }
+
 function M.decoder(maps, keys, more) return { stack("layers.%d.self_attn", maps, joined(k.CAUSAL, keys), more) } end
 
 function M.bert(c) return { kv_len = true, causal = c:flag("is_decoder", false) or nil } end

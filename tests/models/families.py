@@ -2,6 +2,7 @@
 
 tests/models/test_import.py compares each with transformers, as it does those of architectures.py."""
 import images
+import scenes
 import sounds
 from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_BART, TINY_GQA, TINY_IMAGE, TINY_MOE,
                            TINY_SWIN, TINY_T5, TINY_TOWER, WINDOW, Row, like, of_parts)
@@ -236,10 +237,10 @@ BUILT_BY = {"vision-encoder-decoder": "AutoModelForImageTextToText", "pop2piano"
 OF_TWO = {"clip", "siglip", "owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip"}
 # Those that keep no keys, or number their places anew in each run.
 WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip"}
-for more in (images, sounds):
+for more in (images, scenes, sounds):
     INPUTS |= more.INPUTS
     BUILT_BY |= more.BUILT_BY
     PARTS += more.PARTS
     OF_TWO |= more.OF_TWO
     WITHOUT_CACHE |= more.WITHOUT_CACHE
-FAMILIES = DECODERS + ENCODERS + LLAVAS + images.ROWS + sounds.ROWS
+FAMILIES = DECODERS + ENCODERS + LLAVAS + images.ROWS + scenes.ROWS + sounds.ROWS

@@ -70,6 +70,8 @@ REFUSED = [
     ("moonshine_streaming_encoder", dict(sliding_windows=[[0, 4]]), {}, "sliding_windows: element 1 must be two numb"),
     ("moonshine_streaming_encoder", dict(sliding_windows=[4]), {}, "sliding_windows: element 1 must be two numbers"),
     ("moonshine_streaming_encoder", dict(sliding_windows=[]), {}, "sliding_windows: element 1 must be two numbers"),
+    ("clap_audio_model", dict(depths=[1, 1], num_attention_heads=[2]), {}, "num_attention_heads: has 1 numbers"),
+    ("swin2sr", dict(depths=[1, 1], num_heads=[2]), {}, "num_heads: has 1 numbers"),
     ("blip_text_model", {}, dict(at="bert.encoder.layer.0.attention", maps=BERT),
      "model type blip_text_model is not known"),
     ("vision-encoder-decoder", dict(encoder={}, decoder={}), {}, "encoder.model_type: is missing"),

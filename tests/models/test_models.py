@@ -73,7 +73,8 @@ def inputs(model, row, rows, written):
     given = of_kind(torch, config, BATCH) if of_kind else {name: x()}
     if row.kind in families.OF_TWO and not of_kind:
         given["pixel_values"] = images()
-    if config.is_encoder_decoder and "decoder_input_ids" not in given:
+    asks = "decoder_input_ids" in inspect.signature(model.forward).parameters
+    if config.is_encoder_decoder and asks and "decoder_input_ids" not in given:
         vocabulary = getattr(config, "decoder", config).vocab_size
         given["decoder_input_ids"] = torch.randint(1, vocabulary, (BATCH, written))
     if any(name.endswith("_mask") for name in given) or row.kind == "vision-encoder-decoder":
