@@ -6,10 +6,12 @@
 --     at       the module, or with GGUF the block; %d is the number of a layer; or a list of what versions call it
 --     layers   the field that counts them, or their number; without one there is one layer
 --     h, h_kv, d_model, dk   fields of the sizes where they are not those below, or the sizes
---     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o
+--     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o. in_proj is called as
+--              PyTorch's MultiheadAttention calls it
 --     heads    the joint map has a block for each head of keys, with its queries, then the key, then the value
 --     blocks, order   the joint map has so many such blocks, and in each q, k and v in this order
 --     factor   of (config) to a factor of the values, which goes into the map of o
+--     biases_at   by letters, the biases that are not called as their map with .bias
 --     in_out   matrices lie as y = x W has them
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
 --              count = of (config) to how many numbers the tensor has, optional = true: not all layers have it }
@@ -19,6 +21,7 @@
 --   parts    of a model with several, for each:
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list
+--     row          the row of a part without a type of its own
 --     flat         true: older configs have its fields beside the others
 --     optional     true: one of a type that is not known is left out, and a summary names its attention
 --   inner    true: models have it as a part only
@@ -89,15 +92,7 @@ end
 
 local function swin(c) return swin_stacks(c, always {}) end
 
--- The scale of a head, which is bounded, is the gain of its columns of queries.
-local MOST_SCALE = math.log(100)
-local SCALES = { q_norm = { "self.logit_scale", function(list, cfg)
-  local gains = {}
-  for i = 1, cfg.h * cfg.dk do gains[i] = math.exp(math.min(list[(i - 1) // cfg.dk + 1], MOST_SCALE)) end
-  return gains
-end, count = function(cfg) return cfg.h end } }
-
-local function swinv2(c) return swin_stacks(c, k.swinv2, SCALES) end
+local function swinv2(c) return swin_stacks(c, k.swinv2, shapes.SCALES) end
 
 -- Of positions in two dimensions, which are plain ones in texts.
 local MROPE = "mrope_section mrope_interleaved "
@@ -271,8 +266,8 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
-for _, name in ipairs { "decoders", "encoders", "texts", "texts_more",
-                      "composites" } do
+for _, name in ipairs { "decoders", "encoders", "texts", "texts_more", "composites", "images", "scenes",
+                      "sounds" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

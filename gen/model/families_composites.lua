@@ -51,20 +51,6 @@ local function mllama(c)
   return t.is_in(c:list "cross_attention_layers" or t.MLLAMA_CROSS) and { own, cross } or { own }
 end
 
--- The layers of the text, and those of both sides, which see each other.
-local function bridgetower(c)
-  local texts = stack("text_model.encoder.layer.%d.attention", BERT, shapes.bert)
-  texts.fields = c:object "text_config" or c
-  local stacks = { texts }
-  for _, side in ipairs { "text", "image" } do
-    local at = ("cross_modal_%s_layers.%%d."):format(side)
-    local own, others = side == "text" and k.PADDED or always {}, side == "image" and k.PADDED or always {}
-    stacks[#stacks + 1] = stack(at .. "attention", BERT, own)
-    stacks[#stacks + 1] = stack(at .. "crossattention", BERT, joined(k.CROSS, others))
-  end
-  return stacks
-end
-
 return {
   { types = { "aria_text" }, stacks = decoder(O_PROJ, rope "half"),
     defaults = sizes(4096, 32, 32, { num_key_value_heads = 32, head_dim = 128 }) },
@@ -142,6 +128,4 @@ return {
   { types = { "blip-2" }, parts = blip_2 "blip_2", harmless = "num_query_tokens" },
   { types = { "instructblip" }, parts = blip_2 "instructblip", harmless = "num_query_tokens" },
   { types = { "instructblipvideo" }, parts = blip_2 "instructblipvideo", harmless = "num_query_tokens" },
-  { types = { "bridgetower" }, stacks = bridgetower, beside = { "^output%.LayerNorm%." },
-    harmless = "init_layernorm_from_vision_encoder " .. SCORES },
 }

@@ -32,11 +32,6 @@ return {
     layers = "n_layer", h = "n_head", d_model = "n_embd", blocks = 4, order = "qvk" }) },
     beside = { "^causal_mask$", "^bias$", "^masked_bias$" }, defaults = { rotary_dim = 64 },
     harmless = "rotary=true scale_attn_weights=true" },
-  { types = { "csm" }, parts = {
-    { within = {}, flat = true, of = "csm_depth_decoder_model", before = { "backbone_model.", "" } },
-    { within = { "depth_decoder_config" }, of = "csm_depth_decoder_model", before = "depth_decoder.model." } } },
-  { types = { "csm_depth_decoder_model" }, stacks = decoder(O_PROJ, rope("half", { theta = 5e5 })),
-    defaults = sizes(1024, 8, 4, { num_key_value_heads = 2 }) },
   { types = { "cohere2_moe" }, stacks = decoder(O_PROJ, t.cohere2_moe),
     defaults = { head_dim = 128, sliding_window = 4096 },
     harmless = EXPERTS .. "rope_scaling logit_scale sliding_window_pattern prefix_dense_sliding_window_pattern " ..

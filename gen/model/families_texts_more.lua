@@ -77,8 +77,6 @@ end
 local UDOP = shapes.t5()
 UDOP[1].keys = joined(UDOP[1].keys, always { mask_dims = "bhqk" }) -- which depends on where the words stand
 
-local function musicgen(kind, keys) return stack("layers.%d." .. kind, OUT_PROJ, keys) end
-
 -- Encoders see both sides.
 local function t5gemma(c)
   local decodes = c.within:find "decoder%.$"
@@ -134,17 +132,6 @@ return {
     " encoder_attention_type encoder_global_block_size", defaults = { d_kv = 64 } },
   { types = { "udop" }, stacks = UDOP, beside = T5_BIAS,
     harmless = T5 .. " relative_bias_args max_2d_position_embeddings", defaults = { d_kv = 64 } },
-  { types = { "musicgen_decoder" }, stacks = {
-    musicgen("self_attn", CAUSAL_ALWAYS), musicgen("encoder_attn", joined(CROSS, PADDED)) },
-    defaults = shapes.sizes(1024, 16, 24), harmless = "scale_embedding add_cross_attention" },
-  { types = { "musicgen_melody_decoder" }, stacks = { musicgen("self_attn", CAUSAL_ALWAYS) },
-    defaults = shapes.sizes(1024, 16, 24), harmless = "scale_embedding" },
-  { types = { "musicgen" }, parts = {
-    { within = { "text_encoder" }, of = "t5", before = "text_encoder." },
-    { within = { "decoder" }, of = "musicgen_decoder", before = "decoder.model.decoder." } } },
-  { types = { "musicgen_melody" }, parts = {
-    { within = { "text_encoder" }, of = "t5", before = "text_encoder." },
-    { within = { "decoder" }, of = "musicgen_melody_decoder", before = "decoder.model.decoder." } } },
   { types = { "t5_gemma_module" }, inner = true, stacks = t5gemma, harmless = "final_logit_softcapping is_decoder",
     defaults = shapes.sizes(2304, 8, 26, { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096,
                                            attn_logit_softcapping = 50 }) },

@@ -1,6 +1,6 @@
--- Which of the linear maps of q, k, v and o have a bias, by the first type of a row of gen/model/families*.lua: true,
--- false, or { the flag that says so, its default }. All maps of other types have one; GGUF files have what they have.
--- transformers leaves a bias out that a file has beside these.
+-- Which of the linear maps of q, k, v and o have a bias, by the first type of a row of gen/model/families*.lua, or the
+-- name of a row without types: true, false, or { the flag that says so, its default }. All maps of other types have
+-- one; GGUF files have what they have. transformers leaves a bias out that a file has beside these.
 
 local function of(qkv, o)
   if o == nil then o = qkv end
@@ -13,6 +13,19 @@ local M = {
   qwen2 = of(true, false), qwen2_vl_text = of(true, false), qwen2_moe = of({ "qkv_bias", true }, false),
   vit = of({ "qkv_bias", true }, true), swin = of({ "qkv_bias", true }, true),
   swinv2 = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
+  beit = { q = true, k = false, v = true, o = true }, dpt = of({ "qkv_bias", true }, true),
+  pixio = of({ "qkv_bias", true }, true), vilt = of({ "qkv_bias", true }, true),
+  tipsv2_vision_model = of({ "qkv_bias", true }, true),
+  videomae = { q = { "qv_bias", true }, k = false, v = { "qv_bias", true }, o = true },
+  timesformer = of({ "qkv_bias", true }, true), ["mgp-str"] = of({ "qkv_bias", true }, true),
+  radio = of({ "qkv_bias", true }, true), mobilevit = of({ "qkv_bias", true }, true),
+  flava_image_model = of({ "qkv_bias", true }, true), flava_text_model = of({ "qkv_bias", true }, true),
+  flava_multimodal_model = of({ "qkv_bias", true }, true), aimv2_vision_model = of { "qkv_bias", false },
+  aimv2_text_model = of { "qkv_bias", false }, ovis2_vision = of { "qkv_bias", false },
+  xclip_prompts = of(false, true), blip_2_vision_model = of({ "qkv_bias", true }, true),
+  internvl_vision = of({ "attention_bias", false }, true),
+  qianfan_ocr_vision = of({ "attention_bias", true }, true), janus_vision_model = of({ "attention_bias", true }, true),
+  molmo2_vision = of { "attention_bias", true }, mllama_vision_model = of(false),
   glm = of({ "attention_bias", true }, false), stablelm = of({ "use_qkv_bias", false }, false),
   seed_oss = of({ "attention_bias", true }, { "attention_out_bias", false }), gpt_neo = of(false, true),
   ernie4_5 = of { "use_bias", false }, ernie4_5_moe = of { "use_bias", false },
@@ -23,6 +36,12 @@ local M = {
   ernie4_5_vl_moe_text = of { "use_bias", false }, paddleocr_vl_text = of { "use_bias", false },
   glm4v_text = of(true, false), glm_ocr_text = of(false), glm4v_moe_text = of({ "attention_bias", true }, false),
   glm_image_text = of({ "attention_bias", true }, false), bigbird_pegasus = of { "use_bias", false },
+  glmasr_encoder = { q = true, k = false, v = true, o = true },
+  nemotron3_diarization_audio = of(false, true),
+  clap_audio_model = of({ "qkv_bias", true }, true),
+  swin2sr = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
+  pix2struct_vision_model = of(false), pix2struct_text_model = of(false),
+  videoprism_vision_model = of({ "qkv_bias", true }, true), videoprism_text_model = of({ "qkv_bias", true }, true),
   whisper = { q = true, k = false, v = true, o = true },
 }
 
@@ -39,8 +58,22 @@ end
 for name in ("glm4_moe helium solar_open"):gmatch "%S+" do M[name] = of({ "attention_bias", false }, false) end
 
 for name in ("nomic_bert t5 gptj mpt mistral mixtral ministral3 phi3 exaone4 kolibri1 ministral cwm minimax_m2 lfm2 " ..
-             "lfm2_moe jamba mt5 minimax nemotron_h pegasus_x longt5 udop musicgen_decoder " ..
-             "musicgen_melody_decoder zamba zamba2 mllama_text_model phi4_multimodal"):gmatch "%S+" do
+             "lfm2_moe jamba mt5 minimax nemotron_h pegasus_x longt5 udop " ..
+             "zamba zamba2 mllama_text_model phi4_multimodal"):gmatch "%S+" do
+  M[name] = of(false)
+end
+
+for name in ("lasr_encoder pe_audio_encoder moonshine_streaming_encoder mimi pocket_tts " ..
+             "csm_depth_decoder_model"):gmatch "%S+" do
+  M[name] = of { "attention_bias", false }
+end
+
+for name in ("qwen2_audio_encoder voxtral_encoder audioflamingo3_encoder " ..
+             "moss_transcribe_diarize_audio"):gmatch "%S+" do
+  M[name] = M.whisper
+end
+
+for name in ("dia_encoder dia_decoder musicgen_decoder musicgen_melody_decoder"):gmatch "%S+" do
   M[name] = of(false)
 end
 

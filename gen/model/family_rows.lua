@@ -45,6 +45,9 @@ local function stacks_of(row, c)
   return stacks
 end
 
+-- A list, or one name as a list of it.
+function M.list(of) return type(of) == "table" and of or { of } end
+
 -- The fields of a part.
 function M.fields_of(part, c)
   for _, name in ipairs(part.within) do
@@ -58,16 +61,19 @@ end
 -- Adds a part to what a row of parts has.
 local function add_part(rows, part, c, whole)
   local own = M.fields_of(part, c)
-  local row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of, true)
+  local row, known = part.row, nil
+  if not row then row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of, true) end
   if not row and part.optional then
     own.absent = true
     return
   end
   if not row then own:fail("model_type", "is not known; known are %s", known) end
   for _, of in ipairs(stacks_of(row, own)) do
-    local made, before = M.stack(nil, of.maps, of.keys, of), part.before or ""
+    local made = M.stack(nil, of.maps, of.keys, of)
     made.fields, made.at = own, {}
-    for i, text in ipairs(type(before) == "table" and before or { before }) do made.at[i] = text .. of.at end
+    for _, text in ipairs(M.list(part.before or "")) do
+      for _, at in ipairs(M.list(of.at)) do table.insert(made.at, text .. at) end
+    end
     whole.stacks[#whole.stacks + 1] = made
   end
   whole.harmless = ("%s %s"):format(whole.harmless, row.harmless or "")

@@ -20,6 +20,13 @@ local function plus_one(list)
   return gains
 end
 M.GAINS_LESS_1 = { q_norm = { M.GAINS.q_norm, plus_one }, k_norm = { M.GAINS.k_norm, plus_one } }
+-- The scale of a head, which is bounded, is the gain of its columns of queries.
+local MOST_SCALE = math.log(100)
+M.SCALES = { q_norm = { "self.logit_scale", function(list, cfg)
+  local gains = {}
+  for i = 1, cfg.h * cfg.dk do gains[i] = math.exp(math.min(list[(i - 1) // cfg.dk + 1], MOST_SCALE)) end
+  return gains
+end, count = function(cfg) return cfg.h end } }
 
 function M.decoder(maps, keys, more) return { stack("layers.%d.self_attn", maps, joined(k.CAUSAL, keys), more) } end
 

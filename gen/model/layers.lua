@@ -107,13 +107,17 @@ local function prefixes_of(model, names)
   return prefixes, twice
 end
 
+-- The name of a map's weight or bias. PyTorch's MultiheadAttention has these of its joint map beside each other.
+local function name_in(map, what) return map .. (map:find "in_proj$" and "_" or ".") .. what end
+
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
 local function weights_of(layer, cfg)
   local stack, sizes, all = layer.stack, matrices.sizes(cfg), {}
   local q, k, v = cfg.h * cfg.dk, cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   local function add(letter, map, count, width, part)
-    local weight, bias = features(layer.at .. map .. ".weight", count, width, part),
-      features(layer.at .. map .. ".bias", count, nil, part)
+    local biases_at = stack.biases_at and stack.biases_at[letter]
+    local weight, bias = features(layer.at .. name_in(map, "weight"), count, width, part),
+      features(layer.at .. (biases_at or name_in(map, "bias")), count, nil, part)
     weight.in_out, bias.optional = stack.in_out, true
     local of = stack.biases and stack.biases[letter]
     all["w" .. letter], all["b" .. letter] = weight, has_bias(layer, of, bias.name) and bias or nil
@@ -288,7 +292,7 @@ local function frequencies_of(model, c, names)
 end
 
 -- The names that a stack's layers may have, of which a file has one; and the tensor by which that is found.
-local function names_of(stack) return type(stack.at) == "table" and stack.at or { stack.at } end
+local function names_of(stack) return family_rows.list(stack.at) end
 
 -- How many layers a stack has, and whether one of these numbers is there.
 local function count_of(c, stack)
@@ -306,7 +310,9 @@ local function first_of(c, stack)
   end
   return 0
 end
-local function tensor_of(stack, at, i) return ("%s.%s.weight"):format((at:gsub("%%d", tostring(i))), stack.maps[1]) end
+local function tensor_of(stack, at, i)
+  return ("%s.%s"):format(at:gsub("%%d", tostring(i)), name_in(stack.maps[1], "weight"))
+end
 
 -- The first of a stack's names that is in the file, and what stands before it there; nil where there is none.
 local function place_of(model, stack, c, prefixes, twice)

@@ -5,8 +5,9 @@
 
 local M = {}
 
--- How modules call what makes queries, or queries, keys and values at once. Names of norms have no such end.
-local ENDS = { "q%.weight", "q_proj%.weight", "q_lin%.weight", "query%.weight", "query_proj%.weight", "to_q%.weight",
+-- How modules call what makes queries, keys, or queries, keys and values at once. Names of norms have no such end.
+local ENDS = { "q%.weight", "q_proj%.weight", "k_proj%.weight", "q_lin%.weight", "query%.weight",
+               "query_proj%.weight", "to_q%.weight",
                "wq%.weight", "qkv%.weight", "qkv_proj%.weight", "Wqkv%.weight", "in_proj_weight",
                "query_key_value%.weight", "c_attn%.weight" }
 
@@ -26,12 +27,13 @@ local function is_within(layers, name)
 end
 
 function M.of(model, all)
-  local layers, kinds, list = {}, {}, {}
+  local layers, kinds, list, seen = {}, {}, {}, {}
   for _, layer in ipairs(all) do layers[layer.at] = true end
   for name in pairs(model.tensors) do
     local module = module_of(name)
-    if module and not is_within(layers, name) then
+    if module and not seen[module] and not is_within(layers, name) then
       local kind = module:gsub("%d+", "N")
+      seen[module] = true
       kinds[kind] = kinds[kind] or {}
       table.insert(kinds[kind], module)
     end

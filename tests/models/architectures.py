@@ -19,6 +19,7 @@ class Row(typing.NamedTuple):
     weights: dict = {}  # other pointers of mhagen_weights: expressions of the module's parts and its call's arguments
     args: dict = {}  # and of mhagen_args, also of seq, seq_kv, batch and past
     since: int = 4  # the version of transformers that computes so
+    of_5: typing.Optional[dict] = None  # what modules of transformers 5 have otherwise, where OF_5 does not say it
 
 
 VIT = "attention.query attention.key attention.value output.dense"
@@ -305,7 +306,7 @@ OF_5 = {"YOLOS": {}, "Nomic BERT": NOMIC, "GTE": NOMIC, "Jina embeddings v3": NO
 
 def in_module(transformers, row):
     """A row with the names that modules of the version have."""
-    of_5 = OF_5.get(row.name, OF_5["ViT"] if row.matrices == VIT else {})
+    of_5 = OF_5.get(row.name, OF_5["ViT"] if row.matrices == VIT else {}) if row.of_5 is None else row.of_5
     return row._replace(**of_5) if int(transformers.__version__.split(".")[0]) >= 5 else row
 
 
@@ -323,8 +324,12 @@ class Fields(dict):
             raise KeyError(name) from None
 
 
+# Fields that have the config of a part: the model itself has no sizes then.
+WITHIN = {"text_config", "encoder", "encoder_config", "audio_config", "text_encoder"}
+
+
 def config_of(transformers, row):
-    tiny = {} if {"text_config", "encoder"} & set(row.config) else TINY
+    tiny = {} if WITHIN & set(row.config) else TINY
     return transformers.AutoConfig.for_model(row.kind, **copy.deepcopy(there({**tiny, **row.config})))
 
 

@@ -3,6 +3,9 @@
 tests/models/test_import.py compares each with transformers, as it does those of architectures.py."""
 import families_composites
 import families_texts
+import images
+import scenes
+import sounds
 from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_BART, TINY_GQA, TINY_IMAGE, TINY_MOE,
                            TINY_SWIN, TINY_T5, TINY_TOWER, WINDOW, Row, like, of_parts)
 
@@ -233,11 +236,18 @@ INPUTS = {
 # Types and rows that are built by another class than AutoModel.
 BUILT_BY = {"vision-encoder-decoder": "AutoModelForImageTextToText", "pop2piano": "Pop2PianoForConditionalGeneration",
             "BLIP, decoder": "BlipForConditionalGeneration", "BLIP, decoder to encoder": "BlipForConditionalGeneration",
-            **families_texts.BUILT_BY, **families_composites.BUILT_BY}
+            **families_composites.BUILT_BY}
 # Those that take a text and an image.
 OF_TWO = {"clip", "siglip", "owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip"}
 # Those that keep no keys, or number their places anew in each run.
 WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip",
                  *families_texts.WITHOUT_CACHE, *families_composites.WITHOUT_CACHE}
 ROWS_FIRST, SINGLE = families_texts.ROWS_FIRST, families_texts.SINGLE
-FAMILIES = DECODERS + ENCODERS + LLAVAS + families_texts.FAMILIES + families_composites.COMPOSITES
+for more in (images, scenes, sounds):
+    INPUTS |= more.INPUTS
+    BUILT_BY |= more.BUILT_BY
+    PARTS += more.PARTS
+    OF_TWO |= more.OF_TWO
+    WITHOUT_CACHE |= more.WITHOUT_CACHE
+FAMILIES = DECODERS + ENCODERS + LLAVAS + families_texts.FAMILIES + families_composites.COMPOSITES + images.ROWS + \
+    scenes.ROWS + sounds.ROWS

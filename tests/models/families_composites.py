@@ -1,6 +1,6 @@
 """More rows as families.py has them: models of texts and of images or sounds, of which these are the texts."""
 from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, SECTIONS, TINY, TINY_GQA, TINY_MOE,
-                           TINY_TOWER, WINDOW, Row, like)
+                           TINY_TOWER, WINDOW, Row)
 from families_texts import INTERLEAVED
 
 SECOND = "layers.1.self_attn"
@@ -84,15 +84,6 @@ COMPOSITES = [
         f"attention=cross {RMS} mask=add mask_dims=bqk", dict(
             cross_attention_layers=[0], num_hidden_layers=2, **TINY_GQA), GAINS, dict(
             mask="attention_mask[:, 0].expand(batch, seq, seq_kv)"), since=5),
-    *[like("BERT", name=f"BridgeTower, {name}", kind="bridgetower", at=at, keys=keys, since=5, config=dict(
-        text_config=TINY, vision_config={**TINY_TOWER, "hidden_size": 64, "patch_size": 6, "num_hidden_layers": 2},
-        **TINY))
-      for name, at, keys in [
-          ("text", "text_model.encoder.layer.0.attention", "kv_len=true"),
-          ("text, late", "cross_modal_text_layers.0.attention", "kv_len=true"),
-          ("image, late", "cross_modal_image_layers.0.attention", ""),
-          ("text to image", "cross_modal_text_layers.0.crossattention", "attention=cross"),
-          ("image to text", "cross_modal_image_layers.0.crossattention", "attention=cross kv_len=true")]],
 ]
 PARTS = ["aria_text", "ernie4_5_vl_moe_text", "glm4v_text", "glm_ocr_text", "glm4v_moe_text", "glm_image_text",
          "paddleocr_vl_text", "qwen3_vl_moe_text", "emu3_text_model", "granite_docling_text", "cosmos3_edge_text",
@@ -110,13 +101,6 @@ def with_places(frames=()):
     return given
 
 
-def text_and_image(torch, config, batch):
-    """A text of padding, and an image."""
-    return dict(input_ids=torch.randint(1, 50, (batch, 11)),
-                attention_mask=torch.arange(11) < torch.tensor([[7], [11]]),
-                pixel_values=torch.randn(batch, 3, 12, 12), pixel_mask=torch.ones(batch, 12, 12))
-
-
 def seen_image(torch, config, batch):
     """A text, and five rows of an image, of which some texts see some."""
     seen = (torch.randn(batch, 1, 11, 5) > -1).double().log().clamp(min=-1e9)
@@ -125,7 +109,7 @@ def seen_image(torch, config, batch):
 
 
 INPUTS = {"blip-2": with_places(), "instructblip": with_places(), "instructblipvideo": with_places((4,)),
-          "bridgetower": text_and_image, "mllama_text_model": seen_image}
+          "mllama_text_model": seen_image}
 BUILT_BY = {"blip-2": "Blip2ForConditionalGeneration", "instructblip": "InstructBlipForConditionalGeneration",
             "instructblipvideo": "InstructBlipVideoForConditionalGeneration", "mllama_text_model": "MllamaTextModel"}
-WITHOUT_CACHE = {"blip-2", "instructblip", "instructblipvideo", "bridgetower", "mllama_text_model"}
+WITHOUT_CACHE = {"blip-2", "instructblip", "instructblipvideo", "mllama_text_model"}

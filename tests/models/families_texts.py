@@ -1,5 +1,5 @@
 """More rows as families.py has them: texts, and what has texts as a part."""
-from architectures import (BERT, GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_GQA,
+from architectures import (BERT, GAINS, LAYER, Q_K_V_O, RMS, ROPE, TINY, TINY_GQA,
                            TINY_MOE, TINY_T5, TINY_TOWER, WINDOW, Row, like)
 
 SECOND = "layers.1.self_attn"
@@ -32,12 +32,6 @@ PART = " rope_dims={int(partial_rotary_factor * head_dim)}"
 DECODERS = [
     Row("CodeGen", "codegen", "h.1.attn", "qkv_proj out_proj", "causal=true rope=interleaved "
         "rope_dims={rotary_dim}", dict(rotary_dim=8, **TINY_GPT)),
-    Row("CSM, depth decoder", "csm_depth_decoder_model", LAYER, Q_K_V_O, ROPE, dict(
-        backbone_hidden_size=32, num_codebooks=4, attention_bias=True, **TINY_GQA), since=5),
-    Row("CSM", "csm", LAYER, Q_K_V_O, ROPE, dict(
-        num_codebooks=4, text_vocab_size=50, codec_config={}, depth_decoder_config={}, **TINY_GQA), since=5),
-    *rows_of("Cohere 2, experts", "cohere2_moe", [("windows", WINDOW), ("whole", "")], dict(
-        sliding_window=4, layer_types=ONE_KIND, **TINY_EXPERTS), "causal=true"),
     Row("Cohere 2, experts, dense", "cohere2_moe", LAYER, Q_K_V_O, INTERLEAVED, dict(
         layer_types=["full_attention"], mlp_layer_types=["dense"], prefix_dense_intermediate_size=8,
         **{**TINY_GQA, **TINY_EXPERTS, "num_hidden_layers": 1}), since=5),
@@ -148,7 +142,6 @@ GEMMA_ROPE = "rope=half rope_theta={decoder.rope_parameters['rope_theta']}"
 GEMMA_2 = {name: value for name, value in {**GEMMA, "attn_logit_softcapping": None}.items() if name != "rope_theta"}
 TINY_T5GEMMA_2 = dict(encoder=dict(text_config=GEMMA_2, vision_config=TINY_TOWER, vocab_size=50, image_token_index=49),
                       decoder=GEMMA_2, hidden_size=None, num_attention_heads=None, image_token_index=49)
-TINY_MUSIC = dict(ffn_dim=32, num_codebooks=2)
 TINY_ZAMBA = dict(num_hidden_layers=3, layers_block_type=["linear_attention", "hybrid", "hybrid"], n_mamba_heads=2,
                   num_key_value_heads=2, mamba_d_state=4, use_mamba_kernels=False)
 
@@ -169,10 +162,6 @@ SEQ2SEQ = [
       for part, more in [
           ("encoder", dict(keys=like("T5, encoder").keys.replace("hqk", "bhqk"), args=dict(mask="position_bias"))),
           ("decoder", {}), ("decoder to encoder", {})]],
-    *[Row(f"MusicGen, decoder{name}", "musicgen_decoder", f"layers.0.{at}", Q_K_V_OUT, keys, TINY_MUSIC, since=5)
-      for name, at, keys in [("", "self_attn", "causal=true"),
-                             (" to encoder", "encoder_attn", "attention=cross kv_len=true")]],
-    Row("MusicGen Melody, decoder", "musicgen_melody_decoder", LAYER, Q_K_V_OUT, "causal=true", TINY_MUSIC, since=5),
     *[Row(f"T5Gemma, {name}", "t5gemma", at, Q_K_V_O, f"{keys} {OF_GEMMA}", TINY_T5GEMMA, since=5)
       for name, at, keys in [
         ("encoder, windows", "encoder.layers.0.self_attn", f"{GEMMA_ROPE} d_model=32 window_left=4 window_right=4 "
@@ -193,12 +182,7 @@ SEQ2SEQ = [
 ]
 
 FAMILIES = DECODERS + ENCODERS + SEQ2SEQ
-PARTS = ["t5_gemma_module", "t5gemma2_text", "musicgen", "musicgen_melody"]
-
-
-def embedded(name):
-    """Rows of a width that the config has by this name."""
-    return lambda torch, config, batch: dict(inputs_embeds=torch.randn(batch, 11, getattr(config, name)))
+PARTS = ["t5_gemma_module", "t5gemma2_text"]
 
 
 def states(torch, config, batch):
@@ -237,26 +221,13 @@ def padded(torch, config, batch):
                 decoder_input_ids=torch.randint(1, config.vocab_size, (batch, 7)))
 
 
-def codes(torch, config, batch):
-    """Of codebooks, and what an encoder has seen."""
-    return dict(input_ids=torch.randint(1, config.vocab_size, (batch * config.num_codebooks, 7)),
-                encoder_hidden_states=torch.randn(batch, 11, config.hidden_size),
-                encoder_attention_mask=torch.arange(11) < torch.tensor([[7], [11]]))
-
-
 # Inputs, classes and types as families.py has them.
 INPUTS = {
-    "csm_depth_decoder_model": embedded("backbone_hidden_size"),
-    "csm": lambda torch, config, batch: dict(input_ids=torch.randint(1, 50, (batch, 11, config.num_codebooks))),
     "decision_transformer": states, "lxmert": regions, "layoutlmv3": placed, "udop": boxed, "fsmt": padded,
     "prophetnet": padded,
-    "musicgen_decoder": codes,
-    "musicgen_melody_decoder": lambda torch, config, batch: dict(input_ids=codes(torch, config, batch)["input_ids"]),
 }
-BUILT_BY = {"musicgen_decoder": "MusicgenModel", "musicgen_melody_decoder": "MusicgenMelodyModel",
-            "csm": "CsmBackboneModel", "csm_depth_decoder_model": "CsmDepthDecoderModel"}
-WITHOUT_CACHE = {"csm", "csm_depth_decoder_model", "decision_transformer", "recurrent_gemma", "xlm", "flaubert",
-                 "musicgen_decoder", "musicgen_melody_decoder", "zamba", "zamba2",
+WITHOUT_CACHE = {"decision_transformer", "recurrent_gemma", "xlm", "flaubert",
+                 "zamba", "zamba2",
                  "lxmert", "mobilebert", "fsmt", "prophetnet"}
 # Types whose modules have rows first, and then the texts of a batch.
 ROWS_FIRST = {"fsmt"}

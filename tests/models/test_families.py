@@ -15,6 +15,7 @@ from test_import import refused, write_model
 
 D = 8
 O_PROJ = "q_proj k_proj v_proj o_proj"
+VIT = "attention.query attention.key attention.value output.dense"
 BERT = "self.query self.key self.value output.dense"
 SIZES = dict(hidden_size=D, num_attention_heads=2, num_key_value_heads=2, head_dim=4, num_hidden_layers=1)
 GAINS = {"q_norm": D, "k_norm": D}
@@ -61,6 +62,16 @@ REFUSED = [
      dict(at="language_model.model.layers.0.self_attn"), "text_config.layer_types: chunked_attention is not known"),
     ("gpt_bigcode", dict(n_layer=1, n_head=2, n_embd=D, scale_attn_by_inverse_layer_idx=True),
      dict(at="h.0.attn", maps="c_attn c_proj", rows=dict(c_attn=2 * D)), "scale_attn_by_inverse_layer_idx = true"),
+    ("dpt", dict(backbone_config={}), dict(at="encoder.layer.0.attention", maps=VIT), "backbone_config: this is not"),
+    ("janus_vision_model", dict(use_qk_norm=True), dict(at="encoder.layers.0.self_attn", maps=(
+        "q_proj k_proj v_proj projection_layer")), "use_qk_norm: true is not supported"),
+    ("informer", dict(encoder_layers=1, encoder_attention_heads=2, d_model=D), dict(
+        at="encoder.layers.0.self_attn", maps="q_proj k_proj v_proj out_proj"), "attention_type: is not full"),
+    ("moonshine_streaming_encoder", dict(sliding_windows=[[0, 4]]), {}, "sliding_windows: element 1 must be two numb"),
+    ("moonshine_streaming_encoder", dict(sliding_windows=[4]), {}, "sliding_windows: element 1 must be two numbers"),
+    ("moonshine_streaming_encoder", dict(sliding_windows=[]), {}, "sliding_windows: element 1 must be two numbers"),
+    ("clap_audio_model", dict(depths=[1, 1], num_attention_heads=[2]), {}, "num_attention_heads: has 1 numbers"),
+    ("swin2sr", dict(depths=[1, 1], num_heads=[2]), {}, "num_heads: has 1 numbers"),
     ("blip_text_model", {}, dict(at="bert.encoder.layer.0.attention", maps=BERT),
      "model type blip_text_model is not known"),
     ("vision-encoder-decoder", dict(encoder={}, decoder={}), {}, "encoder.model_type: is missing"),
@@ -121,3 +132,12 @@ def test_layers_that_are_attention(kind, fields, layers, tmp_path):
         tmp_path / "out")
     found = re.findall(r'"layers\.(\d)\.self_attn"', (tmp_path / "out/model.c").read_text())
     assert found == list(layers)
+
+
+def test_windows_of_layers(tmp_path):
+    """Rows before with the row itself, and rows behind with it: of a layer without these, none."""
+    tensors = {f"layers.{i}.self_attn.{name}.weight": torch.ones(D, D) for i in (0, 1) for name in O_PROJ.split()}
+    config = {**SIZES, "num_hidden_layers": 2, "sliding_windows": [[3, 2], [4, 0]]}
+    path = write_model(tmp_path / "model", {"model_type": "moonshine_streaming_encoder", **config}, tensors)
+    told = run(MHAGEN, "model", path, "isa=scalar", "seq=8", "-o", tmp_path / "out")
+    assert re.findall(r"window_left=(\d) window_right=(\d)", told) == [("2", "1"), ("3", "0")]

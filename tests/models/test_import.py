@@ -96,12 +96,20 @@ class Imported:
         assert call(ctypes.byref(Args(**args, packed=packed[1], workspace=workspace[1]))) == 0
 
 
+def real_keys(seen, batch, seq_kv):
+    """Which keys are no padding, as attention is told; or else as the model is."""
+    mask = seen.calls[0].get("attention_mask")
+    if mask is not None and mask.dim() == 4 and mask.shape[-1] == seq_kv:
+        return (mask if mask.dtype == torch.bool else mask > -1)[:, 0].any(dim=1).expand(batch, -1)
+    real = next((given for name, given in seen.given.items() if "attention_mask" in name and given is not None),
+                torch.ones(batch, seq_kv, dtype=torch.bool))
+    return real[:, ::max(1, real.shape[1] // seq_kv)].bool()  # convolutions make one row of several
+
+
 def compare(seen, row, imported):
     x, y = floats(dict(zip("qkv", seen.inputs()))), torch.cat(seen.y, dim=1)
     (batch, rows, _), seq_kv = y.shape, x["k"].shape[1]
-    real = next((given for name, given in seen.given.items() if "attention_mask" in name),
-                torch.ones(batch, seq_kv, dtype=torch.bool))
-    real = real[:, ::max(1, real.shape[1] // seq_kv)].bool()  # convolutions make one row of several
+    real = real_keys(seen, batch, seq_kv)
     counts = {key: count.sum(1, dtype=torch.int32)
               for key, count in [("kv_len", real), ("kv_start", ~real)] if key in row.keys}
     args = x | floats(seen.values(seen.row.args, batch=batch, seq=rows, seq_kv=seq_kv, past=0)) | counts

@@ -1,0 +1,118 @@
+-- Rows of models of documents, of objects in images, of videos, and of sounds as images, as gen/model/families.lua
+-- describes them.
+
+local family_rows = require "model.family_rows"
+local k = require "model.family_keys"
+local s = require "model.family_image_keys"
+local shapes = require "model.family_shapes"
+
+local stack = family_rows.stack
+local always, joined = k.always, k.joined
+local PADDED, CROSS, CAUSAL_ALWAYS, SOME_KEYS, SOME = k.PADDED, k.CROSS, k.CAUSAL_ALWAYS, s.SOME_KEYS, s.SOME
+local BERT, OUT_PROJ, O_PROJ, sizes = shapes.BERT, shapes.OUT_PROJ, shapes.O_PROJ, shapes.sizes
+
+local AT_BERT = "encoder.layer.%d.attention"
+local MAPS = { "query", "key", "value", "output" }
+local OWN_NORM = { "^output%.LayerNorm%." }
+
+-- Stages of blocks in windows, which those of every other block are shifted by, where there is more than one.
+-- one: what a stage is called with the block's own name; width, heads, rows: of a stage by its number.
+local function stages(c, one, keys, more)
+  local depths, stacks = c:counts "depths", {}
+  for i, depth in ipairs(depths) do
+    for block = 0, depth - 1 do
+      local shifted = block % 2 == 1 and one.rows(i) > one.window
+      stacks[#stacks + 1] = stack(one.at:format(i - 1, block), BERT,
+        joined(keys, always { mask = "add", mask_dims = shifted and "bhqk" or "hqk" }),
+        { layers = false, h = one.heads(i), d_model = one.width(i), more = more })
+    end
+  end
+  return stacks
+end
+
+local function clap_audio(c)
+  local heads, width, stride = c:counts "num_attention_heads", c:int("patch_embeds_hidden_size", 96),
+    c:counts "patch_stride"
+  local rows = c:int("spec_size", 256) // stride[1]
+  if #heads ~= #c:counts "depths" then c:fail("num_attention_heads", "has %d numbers", #heads) end
+  return stages(c, { at = "audio_encoder.layers.%d.blocks.%d.attention", window = c:int("window_size", 8),
+    heads = function(i) return heads[i] end, width = function(i) return width << (i - 1) end,
+    rows = function(i) return rows >> (i - 1) end }, always {})
+end
+
+local function swin2sr(c)
+  local heads, width = c:counts "num_heads", c:int("embed_dim", 180)
+  local size = c:is_list "image_size" and math.min(table.unpack(c:counts("image_size", 1 << 20)))
+    or c:int("image_size", 64)
+  local rows = size // c:int("patch_size", 1)
+  if #heads ~= #c:counts "depths" then c:fail("num_heads", "has %d numbers", #heads) end
+  return stages(c, { at = "encoder.stages.%d.layers.%d.attention", window = c:int("window_size", 8),
+    heads = function(i) return heads[i] end, width = function() return width end,
+    rows = function() return rows end }, k.swinv2, shapes.SCALES)
+end
+
+-- Places are added to rows where queries and keys are made of them, so that the caller has three inputs.
+local function detr()
+  local function of(side, kind, keys)
+    return stack({ ("%s.layers.%%d.%s"):format(side, kind) }, OUT_PROJ, joined(CROSS, keys), {
+      layers = side .. "_layers", h = side .. "_attention_heads", d_model = "d_model" })
+  end
+  return { of("encoder", "self_attn", SOME_KEYS), of("decoder", "self_attn", always {}),
+           of("decoder", "encoder_attn", SOME_KEYS) }
+end
+
+-- Layers of both kinds of rows, which see each other, by the config of the text.
+local function of_both(kind)
+  local at = ("cross_modal_%s_layers.%%d."):format(kind)
+  local own, other = kind == "text" and PADDED or always {}, kind == "text" and always {} or PADDED
+  return { within = { "text_config" }, row = { beside = OWN_NORM, defaults = sizes(768, 12, 12), stacks = {
+    stack(at .. "attention", BERT, own), stack(at .. "crossattention", BERT, joined(CROSS, other)) } } }
+end
+
+return {
+  { types = { "align_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, beside = OWN_NORM,
+    defaults = sizes(768, 12, 12) },
+  { types = { "clap_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, beside = OWN_NORM,
+    defaults = sizes(768, 12, 12) },
+  { types = { "clap_audio_model" }, stacks = clap_audio, beside = { "^self%.relative_position_" },
+    harmless = "enable_patch_layer_norm flatten_patch_embeds",
+    defaults = { depths = { 2, 2, 6, 2 }, num_attention_heads = { 4, 8, 16, 32 }, patch_stride = { 4, 4 } } },
+  { types = { "clap" }, harmless = "logit_scale_init_value", parts = {
+    { within = { "text_config" }, of = "clap_text_model", before = "text_model." },
+    { within = { "audio_config" }, of = "clap_audio_model", before = "audio_model." } } },
+  { types = { "swin2sr" }, stacks = swin2sr, harmless = "path_norm upscale upsampler",
+    beside = { "^self%.continuous_position_bias_mlp%.", "^self%.relative_coords_table$",
+               "^self%.relative_position_index$" } },
+  { types = { "pix2struct_vision_model" }, stacks = { stack(AT_BERT, MAPS, joined(PADDED, always { scale = 1 }),
+    { dk = "d_kv" }) }, defaults = sizes(768, 12, 12, { d_kv = 64 }), harmless = s.BUCKETS },
+  { types = { "pix2struct_text_model" }, defaults = { hidden_size = 768, num_heads = 12, num_layers = 12, d_kv = 64 },
+    stacks = {
+      stack("layer.%d.self_attention.attention", MAPS, joined(CAUSAL_ALWAYS, k.BIAS, always { scale = 1 }), {
+        layers = "num_layers", h = "num_heads", dk = "d_kv" }),
+      stack("layer.%d.encoder_decoder_attention.attention", MAPS, joined(CROSS, PADDED, always { scale = 1 }), {
+        layers = "num_layers", h = "num_heads", dk = "d_kv" }) },
+    beside = { "^relative_attention_bias%.weight$" }, harmless = s.BUCKETS },
+  { types = { "pix2struct" }, parts = {
+    { within = { "text_config" }, of = "pix2struct_text_model", before = "decoder." },
+    { within = { "vision_config" }, of = "pix2struct_vision_model", before = "encoder." } } },
+  { types = { "videoprism_vision_model" }, defaults = { hidden_size = 768, num_attention_heads = 12,
+      num_spatial_layers = 12, num_temporal_layers = 4, attn_logit_softcapping = 50 }, harmless = "apply_l2norm",
+    stacks = {
+      stack("spatial_layers.%d.attention", O_PROJ, k.softcapped, { layers = "num_spatial_layers" }),
+      stack("temporal_layers.%d.attention", O_PROJ, k.softcapped, { layers = "num_temporal_layers" }) } },
+  { types = { "videoprism_text_model" }, defaults = sizes(768, 12, 12, { attn_logit_softcapping = 50 }),
+    harmless = "apply_l2norm",
+    stacks = { stack("layers.%d.attention", O_PROJ, joined(SOME, k.softcapped)) } },
+  { types = { "detr", "table-transformer" }, stacks = detr, harmless = shapes.HALVES ..
+    " position_embedding_type=sine mask_loss_coefficient backbone_config" },
+  { types = { "bridgetower_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, beside = OWN_NORM,
+    defaults = sizes(768, 12, 12) },
+  { types = { "bridgetower_vision_model" }, defaults = { hidden_size = 768, num_hidden_layers = 12 },
+    stacks = s.heads_of_64(stack("transformer.resblocks.%d.attn", { "in_proj", "out_proj" }, always {})),
+    harmless = "share_layernorm" },
+  { types = { "bridgetower" }, harmless = "share_cross_modal_transformer_layers share_link_tower_layers " ..
+      "num_attention_heads share_layernorm", parts = {
+    { within = { "text_config" }, of = "bridgetower_text_model", before = "text_model." },
+    { within = { "vision_config" }, of = "bridgetower_vision_model", before = "vision_model.visual." },
+    of_both "text", of_both "image" } },
+}

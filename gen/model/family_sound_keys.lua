@@ -1,0 +1,43 @@
+-- The keys of attention in further models of sounds and of series of numbers, as gen/model/family_keys.lua has them.
+
+local k = require "model.family_keys"
+
+local M = {}
+
+-- Fields of what is beside attention in layers of a Conformer.
+M.CONFORMER = "batch_norm_momentum conv_residual_weights feed_forward_residual_weights convolution_bias"
+
+M.unscaled = k.always { scale = 1 }
+
+-- Keys and values of another width, that of an encoder.
+function M.cross_width(c)
+  local width = c:int "cross_hidden_size"
+  return { k_width = width, v_width = width }
+end
+
+-- A window of each layer, { rows before with the row itself, rows behind with it }; it counts where keys have padding.
+function M.sliding(c, i)
+  local all = c:list "sliding_windows" or { { 16, 4 }, { 16, 4 }, { 16, 0 }, { 16, 0 }, { 16, 4 }, { 16, 4 } }
+  local pair = all[i + 1]
+  local left, right = table.unpack(type(pair) == "table" and pair or {})
+  if math.type(left) ~= "integer" or math.type(right) ~= "integer" or left < 1 or right < 0 then
+    c:fail("sliding_windows", "element %d must be two numbers", i + 1)
+  end
+  return { window_left = left - 1, window_right = math.max(0, right - 1) }
+end
+
+-- Queries that are drawn see all keys, and others have a mean, unless the config says otherwise.
+function M.informer(stacks)
+  for _, of in ipairs(stacks) do
+    local keys = of.keys
+    of.keys = function(c, i, sizes)
+      if c:word("attention_type", "prob") ~= "full" and keys(c, i, sizes).attention ~= "cross" then
+        c:fail("attention_type", "is not full: some queries alone are computed, which no kernel does")
+      end
+      return keys(c, i, sizes)
+    end
+  end
+  return stacks
+end
+
+return M
