@@ -131,6 +131,7 @@ CONFIGS = [
     "attention=none d_model=37 y_width=29 seq=41 dtype=bf16 io_dtype=bf16",
     "attention=none d_model=37 seq=21 dtype=bf16 norm=pre residual=true ffn=20 parallel=true",
     "attention=none d_model=37 y_width=29 seq=21 dtype=int8 ffn=20",
+    "h=1 d_model=20 dk=6 seq=70 window_left=5 window_right=35 dtype=bf16",  # a maximum of all tiles, and tiles behind it
 ]
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen soon
 
@@ -255,6 +256,8 @@ MUTATIONS = [
      "block * (layout.tile_words * layout.k_stride)", "block * layout.tile_words"),
     ("what sums of tiles begin with", "way/tile.lua", "tile.init and t:op(does.add,",
      "false and t:op(does.add,"),
+    ("products of the first tile for the next one", "emit/head.lua",
+     "if behind then guard.products(K, group, ptrs, behind.key, behind.rows) end", ""),
     ("the products of a tile of keys twice", "emit/head.lua", "local behind = at + 1", "local behind = at"),
     ("scores in the place of others", "way/tile.lua", "of.store(sums, i, c - 1, 0)", "of.store(sums, i, 0, 0)"),
     ("sums that chunks begin anew", "way/tile.lua", "tile.continues and of.load_sum", "tile.blocks and of.load_sum"),

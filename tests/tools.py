@@ -350,6 +350,7 @@ COVER = [
     "h=4 h_kv=2 d_model=17 dk=6 dv=4 seq=21 seq_kv=35 attention=cross causal=true dtype=bf16",
     "h=2 d_model=20 dk=8 seq=3 seq_kv=70 attention=cross sink=true alibi=true attend_dtype=bf16 batch=2",
     "h=2 d_model=20 dk=6 seq=19 dtype=bf16 probs=true",
+    "h=1 d_model=20 dk=6 seq=70 window_left=5 window_right=35 dtype=bf16",  # a maximum of all tiles, tiles behind it
     "h=1 d_model=2 dk=1 seq=37 causal=true unroll=full query_vectors=1",  # groups with spans of their own
     "h=1 d_model=2 dk=1 seq=37 seq_kv=2 attention=cross causal=true causal_align=bottom_right unroll=full "
     "query_vectors=1",  # groups that see no key

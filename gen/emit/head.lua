@@ -159,6 +159,8 @@ local function lead_tile(K, group, ptrs, head)
     if K.plan.scores.bounds.first then
       M.raise(K, group, ptrs, head, function(_, _, _, put, minus_m) put("negmax", minus_m) end)
       known_tile(true)
+      local behind = ptrs.sums and tile_behind(K, group, span.lead, span.finish)
+      if behind then guard.products(K, group, ptrs, behind.key, behind.rows) end
     else
       first_tile(true)
     end
