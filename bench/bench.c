@@ -191,6 +191,14 @@ static const int *lengths(bench *b, int length) {
   return list;
 }
 
+/* Rows see all keys. */
+static const int *ranges(bench *b) {
+  const size_t rows = (size_t)b->kernel->batch * (size_t)b->kernel->seq;
+  int *list = allocate(b, rows * 2 * sizeof *list, 0);
+  for (size_t i = 0; i < rows; i++) list[2 * i + 1] = b->kernel->seq_kv;
+  return list;
+}
+
 /* Rows of ordinary size; as floats, bytes with scales are such too. */
 static void *make_cache(bench *b) {
   const mhagen_kernel *k = b->kernel;
@@ -241,6 +249,7 @@ static void make_data(bench *b) {
   if (k->options & MHAGEN_KV_LEN) b->args.kv_len = lengths(b, k->seq_kv);
   if (k->options & MHAGEN_Q_LEN) b->args.q_len = lengths(b, k->seq);
   if (k->options & MHAGEN_KV_START) b->args.kv_start = allocate(b, batch * sizeof(int), 0);
+  if (k->options & MHAGEN_ROW_KEYS) b->args.row_keys = ranges(b);
   if (k->options & (MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) b->args.mask = make_mask(b);
   if (k->cache_bytes) b->args.cache = make_cache(b);
   if (appends(b)) b->args.past = lengths(b, 0);

@@ -102,8 +102,8 @@ typedef enum mhagen_status {
   MHAGEN_OK = 0,
   MHAGEN_ERR_NULL = 1,   /* a pointer that the kernel needs is null */
   MHAGEN_ERR_ALIGN = 2,  /* packed, tables, workspace or cache is not aligned to MHAGEN_ALIGN */
-  MHAGEN_ERR_LENGTH = 3, /* a kv_len or kv_start is outside 0..seq_kv, a q_len outside 0..seq,
-                            or a past outside 0..seq_kv - seq */
+  MHAGEN_ERR_LENGTH = 3, /* a kv_len, kv_start or a number of row_keys is outside 0..seq_kv, a q_len
+                            outside 0..seq, or a past outside 0..seq_kv - seq */
   MHAGEN_ERR_CPU = 4,    /* this CPU lacks the instructions of the kernel */
   MHAGEN_ERR_LAYOUT = 5, /* mhagen_weights.layout is not one of mhagen_layout */
   MHAGEN_ERR_TARGET = 6, /* the kernel was compiled for an architecture without its instructions */
@@ -196,6 +196,10 @@ typedef struct mhagen_args {
   const void *tables;     /* filled by the kernel's pack_tables, or a part of a file of tables; it
                              begins with a fingerprint; aligned to MHAGEN_ALIGN; only read; only
                              where the config has rope_tables = apart */
+  const int *row_keys;    /* [batch][seq][2], each 0..seq_kv: row r sees keys first <= c < end of
+                             row_keys[..][r] = { first, end } only, and none where first >= end;
+                             only where the config has row_keys = range. With q_len only the rows
+                             that are asked for are read */
 } mhagen_args;
 
 /* The options of a kernel, as bits of mhagen_kernel.options. */
@@ -246,6 +250,7 @@ enum {
 #define MHAGEN_NO_ATTENTION ((uint64_t)1 << 37) /* y is x wo + bo: h is 1, dk the width of x */
 #define MHAGEN_OUT_ACT ((uint64_t)1 << 38) /* of which an activation function is taken, out_act */
 #define MHAGEN_FFN_NORM ((uint64_t)1 << 39) /* the rows that a feed-forward reads are normalized */
+#define MHAGEN_ROW_KEYS ((uint64_t)1 << 40) /* reads args->row_keys */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,
@@ -315,6 +320,14 @@ typedef struct mhagen_need {
   int most;  /* it is to an int for each batch entry, from 0 to this; -1: to anything else */
 } mhagen_need;
 
+/* A pointer to ints of each row, [batch][seq][ints]. */
+typedef struct mhagen_row_need {
+  size_t at;      /* its offset in mhagen_args */
+  size_t rows_at; /* offset of the pointer to how many rows of a batch entry are read; 0: all are */
+  int ints;       /* 0: there is no such pointer */
+  int most;       /* each int is from 0 to this */
+} mhagen_row_need;
+
 /* A kernel as data: all that <name>.h declares, for callers that choose kernels at run time. */
 typedef struct mhagen_kernel {
   size_t size; /* of this struct when the kernel was compiled; it grows at its end */
@@ -376,6 +389,7 @@ typedef struct mhagen_kernel {
   int ffn;          /* the width of the feed-forward after y; 0: there is none */
   int ffn_act;      /* its activation function, MHAGEN_ACT_.. */
   int out_act;      /* that of y, where the options say so */
+  mhagen_row_need of_rows; /* what a run needs of each row; needs has the pointer, too */
 } mhagen_kernel;
 
 /* A bundle is a multi-versioned kernel: it has kernels for different CPUs, and the functions of one

@@ -51,6 +51,7 @@ FEATURES = [
     ("masks", "a mask by key, query, head and batch entry, or by some of them", "mask_dims=k mask_dims=bhqk"),
     ("masks", "padding at the end or at the beginning, known at run time", "kv_len kv_start"),
     ("masks", "the number of rows, known at run time", "q_len"),
+    ("masks", "a range of keys for each row: packed sequences, prefixes", "row_keys=range"),
     ("positions", "rotary embedding in halves or interleaved, of all columns or some",
      "rope=half rope=interleaved rope_dims"),
     ("positions", "tables of cosines and sines that layers share", "rope_tables=apart"),

@@ -10,8 +10,8 @@ CROSS, CAUSAL, KV_LEN, PROBS, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV
     1 << bit for bit in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10))
 (MASK_BOOL, MASK_ADD, SOFTCAP, SINK, SCORES, QK_NORM, ROPE, CACHE_APPEND, CACHE_FIXED, UNPROJECTED, BHSD, CACHE_BHSD,
  SCALE) = (1 << bit for bit in range(11, 24))
-RESIDUAL, PRE_NORM, POST_NORM, BRANCH_NORM, FFN, FFN_GATE, PARALLEL, NO_ATTENTION, OUT_ACT, FFN_NORM = (
-    1 << bit for bit in range(30, 40))
+RESIDUAL, PRE_NORM, POST_NORM, BRANCH_NORM, FFN, FFN_GATE, PARALLEL, NO_ATTENTION, OUT_ACT, FFN_NORM, ROW_KEYS = (
+    1 << bit for bit in range(30, 41))
 GELU, GELU_TANH, QUICK_GELU, RELU, RELU2, SILU = range(6)
 HALF, INTERLEAVED = 1, 2
 RMS, LAYER, L2 = 1, 2, 3
@@ -19,6 +19,10 @@ HEAD, EACH, ALL = range(3)
 SCALED, CAPPED, MASKED = 1, 2, 3
 WIDTHS = ["h_kv", "k_width", "v_width", "y_width"]
 SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
+
+
+class RowNeed(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_size_t), ("rows_at", ctypes.c_size_t), ("ints", ctypes.c_int), ("most", ctypes.c_int)]
 
 
 class Kernel(ctypes.Structure):
@@ -43,7 +47,8 @@ class Kernel(ctypes.Structure):
                 ("tables_bytes", ctypes.c_size_t), ("tables_fingerprint", ctypes.c_uint64),
                 ("pack_tables", ctypes.c_void_p), ("coarse", ctypes.c_void_p), ("coarse_count", ctypes.c_int),
                 ("norm_kind", ctypes.c_int), ("layer_eps", ctypes.c_double),
-                ("ffn", ctypes.c_int), ("ffn_act", ctypes.c_int), ("out_act", ctypes.c_int)]
+                ("ffn", ctypes.c_int), ("ffn_act", ctypes.c_int), ("out_act", ctypes.c_int),
+                ("of_rows", RowNeed)]
 
 
 class Weights(ctypes.Structure):
@@ -56,7 +61,7 @@ class Weights(ctypes.Structure):
 
 class Args(ctypes.Structure):
     _fields_ = [(key, ctypes.c_void_p) for key in
-                "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache tables".split()]
+                "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache tables row_keys".split()]
 
 
 class Results(ctypes.Structure):

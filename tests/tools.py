@@ -315,6 +315,12 @@ COVER = [
     "h=4 h_kv=2 d_model=20 dk=6 seq=9 seq_kv=70 attention=cross window_left=30 causal_align=bottom_right kv_start=true",
     "h=2 d_model=20 dk=6 dv=7 y_width=21 seq=49 causal=true kv_start=true q_len=true probs=true batch=2",
     "h=2 d_model=20 dk=6 seq=21 seq_kv=30 attention=cross q_len=true kv_len=true unroll=tile out_rows=4",
+    "h=2 d_model=20 dk=6 seq=70 row_keys=range probs=true batch=2",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=37 seq_kv=90 attention=cross row_keys=range kv_len=true key_block=16",
+    "h=2 d_model=20 dk=6 seq=37 row_keys=range causal=true q_len=true alibi=true sink=true scores=masked batch=2",
+    "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=2 seq_kv=90 cache=append row_keys=range q_len=true mask=bool probs=true",
+    "h=2 d_model=20 dk=6 seq=130 row_keys=range window_left=30 dtype=bf16",
+    "h=2 d_model=3 dk=2 seq=5 row_keys=range q_len=true unroll=full",
     "h=4 h_kv=2 d_model=20 dk=6 seq=70 mask=bool mask_dims=bqk batch=2 probs=true",
     "h=3 d_model=20 dk=6 seq=37 mask=add mask_dims=hqk causal=true kv_len=true",
     "h=2 d_model=9 dk=5 seq=19 attention=cross seq_kv=23 mask=add mask_dims=bk batch=2 unroll=tile",
@@ -350,6 +356,7 @@ COVER = [
     "h=4 h_kv=2 d_model=17 dk=6 dv=4 seq=21 seq_kv=35 attention=cross causal=true dtype=bf16",
     "h=2 d_model=20 dk=8 seq=3 seq_kv=70 attention=cross sink=true alibi=true attend_dtype=bf16 batch=2",
     "h=2 d_model=20 dk=6 seq=19 dtype=bf16 probs=true",
+    "h=1 d_model=20 dk=6 seq=70 window_left=5 window_right=35 dtype=bf16",  # a maximum of all tiles, tiles behind it
     "h=1 d_model=2 dk=1 seq=37 causal=true unroll=full query_vectors=1",  # groups with spans of their own
     "h=1 d_model=2 dk=1 seq=37 seq_kv=2 attention=cross causal=true causal_align=bottom_right unroll=full "
     "query_vectors=1",  # groups that see no key

@@ -16,6 +16,7 @@ local function memory_of(test, batch)
   for name, value in pairs(lengths) do
     if type(name) == "string" then memory[name] = host.known_lengths(batch, value) end
   end
+  if test.ranges then memory.row_keys = host.known_ranges(test.ranges.rows, test.ranges.seq_kv) end
   return memory
 end
 

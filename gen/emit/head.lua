@@ -159,6 +159,8 @@ local function lead_tile(K, group, ptrs, head)
     if K.plan.scores.bounds.first then
       M.raise(K, group, ptrs, head, function(_, _, _, put, minus_m) put("negmax", minus_m) end)
       known_tile(true)
+      local behind = ptrs.sums and tile_behind(K, group, span.lead, span.finish)
+      if behind then guard.products(K, group, ptrs, behind.key, behind.rows) end
     else
       first_tile(true)
     end
@@ -238,36 +240,24 @@ local function parts_of(scores, span, safe)
   return parts
 end
 
--- Scores, softmax and context of one head. head: span, and safe. With safe, the maxima are in the statistics already,
--- and values of hidden keys are kept out of the products.
---
--- If the number of blocks is known, the last one divides by the sum at once. Else blocks are added to zeros, and a
--- final step divides.
-function M.pass(K, group, ptrs, head)
-  local plan, span, most = K.plan, head.span, group.keys.block_tiles
-  local parts = parts_of(plan.scores, span, head.safe)
-  local known_blocks = not plan.scores.bounded or span.most.finish <= most
+-- Whether a part of a span may have tiles that all lanes see, and tiles that only some see, behind those that are done.
+local function kinds_of(span, part)
+  local from = expr.is_const(part.from) and part.from + part.lead
+  return part.open and not (from and span.most.opened <= from), part.edge and not (from and span.most.finish <= from)
+end
 
-  if not known_blocks then context.clear(K, group, ptrs.o, plan.attend.breadth) end
-  if guard.is_ahead(K, group) and not head.safe then
-    local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
-    ptrs = setmetatable({ sums = sums }, { __index = ptrs })
-    guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows)
-  end
-  lead_tile(K, group, ptrs, head)
-  if not head.safe and group.keys.rises then
-    put_begin(K, group, ptrs, "next")
-  end
+-- All blocks of all parts. known: whether the number of blocks is known.
+local function all_parts(K, group, ptrs, head, parts, known)
+  local plan, span, most = K.plan, head.span, group.keys.block_tiles
   for n, part in ipairs(parts) do
-    local from = expr.is_const(part.from) and part.from + part.lead
-    local open = part.open and not (from and span.most.opened <= from)
-    local edge = part.edge and not (from and span.most.finish <= from)
+    local open, edge = kinds_of(span, part)
     local kept, upto = part.from, n > 1 and span.finish or 0 -- tiles with weights, if those of all keys are kept
     if n > 1 and ptrs.sums then
-      guard.products(K, group, ptrs, part.from * group.keys.rows, group.keys.rows)
+      local function products() guard.products(K, group, ptrs, part.from * group.keys.rows, group.keys.rows) end
+      if plan.scores.by_row then K.t:when(part.from, part.to, products) else products() end -- mostly it is empty
     end
     local count = plan.scores.bounded and 1 or tiles.ceil_div(part.to - part.from, most)
-    local function known(b, is_last)
+    local function known_block(b, is_last)
       local from = part.from + b * most
       block(K, group, ptrs, head, {
         from = from, start = b == 0 and from + part.lead or from, stop = is_last and part.to or from + most,
@@ -276,13 +266,13 @@ function M.pass(K, group, ptrs, head)
         shared = not plan.scores.bounded and (#parts > 1 or group.keys.blocks > 1),
       })
     end
-    for b = 0, known_blocks and count - 1 or -1 do -- the middle blocks become a loop
+    for b = 0, known and count - 1 or -1 do -- the middle blocks become a loop
       local middle = b > 0 and b < count - 1
       if not middle or b == 1 then
-        K:each("block", middle and count - 2 or 1, function(j) known(middle and j + 1 or b, b == count - 1) end)
+        K:each("block", middle and count - 2 or 1, function(j) known_block(middle and j + 1 or b, b == count - 1) end)
       end
     end
-    if not known_blocks then
+    if not known then
       local blocks = expr.ceil_div(part.to - part.from, most)
       local function bounded(b)
         local from = part.from + b * most
@@ -299,9 +289,48 @@ function M.pass(K, group, ptrs, head)
       end
     end
   end
-  if known_blocks then return end
-  invert_sums(K, group, ptrs)
-  guard.context(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
+end
+
+-- The first part as the only block.
+local function one_block(K, group, ptrs, head, part)
+  local open, edge = kinds_of(head.span, part)
+  block(K, group, ptrs, head, { from = part.from, start = part.from + part.lead, stop = part.to, of = part, open = open,
+                                edge = edge, first = true, last = true, kept = part.from, upto = 0, shared = false })
+end
+
+-- Scores, softmax and context of one head. head: span, and safe. With safe, the maxima are in the statistics already,
+-- and values of hidden keys are kept out of the products.
+--
+-- If the number of blocks is known, the last one divides by the sum at once. Else blocks are added to zeros, and a
+-- final step divides. With ranges of keys that rows have of their own, one block is the usual case, of documents that
+-- groups of queries begin with, and has code of its own.
+function M.pass(K, group, ptrs, head)
+  local plan, span, most = K.plan, head.span, group.keys.block_tiles
+  local parts = parts_of(plan.scores, span, head.safe)
+  local known = not plan.scores.bounded or span.most.finish <= most
+  local alone = plan.scores.by_row and not head.safe and not K.full
+
+  local function clear() return known or context.clear(K, group, ptrs.o, plan.attend.breadth) end
+  if not alone then clear() end
+  if guard.is_ahead(K, group) and not head.safe then
+    local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
+    ptrs = setmetatable({ sums = sums }, { __index = ptrs })
+    guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows)
+  end
+  lead_tile(K, group, ptrs, head)
+  if not head.safe and group.keys.rises then
+    put_begin(K, group, ptrs, "next")
+  end
+  local function whole()
+    if alone then clear() end
+    all_parts(K, group, ptrs, head, parts, known)
+    if known then return end
+    invert_sums(K, group, ptrs)
+    guard.context(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
+  end
+  if not alone then return whole() end
+  K.t:when(expr.max(span.lead - span.begin, span.finish - span.lead - most), 1,
+    function() one_block(K, group, ptrs, head, parts[1]) end, whole)
 end
 
 return M

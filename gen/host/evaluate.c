@@ -256,7 +256,7 @@ static void compute(const Machine *m, const Meaning *meaning, const Operands *o,
 /* ---- statements ---- */
 
 /* In the order of `statements` in gen/tape/program.lua. */
-enum { OP, LOOP, WHEN, UNLESS, CALL, APPLY, RESULT, INT, INT_AT, BUMP, MOVE, BUFFER };
+enum { OP, LOOP, WHEN, UNLESS, CALL, APPLY, RESULT, INT, INT_AT, FLOAT_AT, BUMP, MOVE, BUFFER };
 enum { VARIABLE, QUOTIENT, REMAINDER, LEAST, MOST };              /* atoms of an integer expression */
 enum { NO_FMA, FUSED, UNFUSED };
 enum { REGISTER, MEMORY_AT, WHOLE, TILE_OF };                     /* operands */
@@ -429,6 +429,12 @@ static void run(Machine *m, Frame *f, const int64_t *at, const int64_t *const en
         const int64_t var = *at++;
         Operands o = {.memory = pointer(m, f, &at)};
         f->ints[var] = signed_of(load(m, &o, 0, 4));
+        break;
+      }
+      case FLOAT_AT: {
+        const int64_t var = *at++;
+        Operands o = {.memory = pointer(m, f, &at)};
+        f->ints[var] = (int64_t)float_of(load(m, &o, 0, 4));
         break;
       }
       case BUMP: {
@@ -605,6 +611,18 @@ static int host_known_lengths(lua_State *L) {
   return 1;
 }
 
+/* known_ranges(rows, keys) -> memory of two ints for each row, as templates/known_ranges.c.in has them */
+static int host_known_ranges(lua_State *L) {
+  const size_t rows = count_at(L, 1);
+  const int32_t keys = (int32_t)luaL_checkinteger(L, 2);
+  int32_t *const to = push_memory(L, 2 * rows * sizeof *to)->at;
+  for (size_t i = 0; i < rows; ++i) {
+    to[2 * i] = 5 * (int32_t)i % keys / 2;
+    to[2 * i + 1] = keys - 3 * (int32_t)i % keys / 2;
+  }
+  return 1;
+}
+
 /* known_sum(sum, memory) -> the checksum with all words of the memory; up to a line's end these are zeros */
 static int host_known_sum(lua_State *L) {
   uint64_t sum = (uint64_t)luaL_checkinteger(L, 1);
@@ -626,6 +644,7 @@ void add_evaluate(lua_State *L) {
       {"known_numbers", host_known_numbers},
       {"known_words", host_known_words},
       {"known_lengths", host_known_lengths},
+      {"known_ranges", host_known_ranges},
       {"known_sum", host_known_sum},
       {NULL, NULL},
   };

@@ -61,6 +61,17 @@ local function needs_text(plan, of)
   return lines, table.concat(inputs, ", ")
 end
 
+-- What a kernel needs of the rows of a run, as an initializer, or nothing.
+local function of_rows_text(plan)
+  for _, need in ipairs(options.needs(plan, "args")) do
+    if need.ints then
+      return ("\n  .of_rows = { offsetof(mhagen_args, %s), %s, %d, %d },"):format(need.pointer,
+        need.rows and ("offsetof(mhagen_args, %s)"):format(need.rows) or "0", need.ints, need.ints_most)
+    end
+  end
+  return ""
+end
+
 -- The values of options, as initializers; and where operands are rounded, what is folded.
 local function numbers_text(plan)
   local lines = {}
@@ -71,7 +82,7 @@ local function numbers_text(plan)
   if bits[1] then lines[#lines + 1] = ("\n  .folds = %s,"):format(table.concat(bits, " | ")) end
   local scheme = graph.scheme(plan.stages)
   if scheme and ways.of(scheme).own_sums then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(scheme.a.name) end
-  return table.concat(lines)
+  return table.concat(lines) .. of_rows_text(plan)
 end
 
 -- How a cache lies.

@@ -65,6 +65,7 @@ function M.of(plan)
                  small = small, numbers = 0, words = 0, written = written(plan), fills = plan.filling[1] ~= nil,
                  tables = plan.tables_bytes > 0,
                  runs = cfg.cache == "append" and math.min(2, cfg.seq_kv // cfg.seq) or 1, bytes = 0 }
+  local rows = cfg.batch * cfg.seq
   local function add(list, name, size, of)
     local first = DISTANCE * count
     count, arrays[name] = count + 1, { first = first, count = size, of = of }
@@ -80,6 +81,8 @@ function M.of(plan)
     local name = need.pointer
     if lengths[name] and not test.lengths[name] then
       test.lengths[#test.lengths + 1], test.lengths[name] = name, lengths[name](cfg)
+    elseif name == "row_keys" then
+      test.ranges = { rows = rows, seq_kv = cfg.seq_kv }
     elseif (need.input or name == "mask") and not arrays[name] then
       add(test.inputs, name, input_count(cfg, name), small and name ~= "mask" and "words" or "numbers")
     end
@@ -95,6 +98,7 @@ function M.of(plan)
   section("numbers", 4 * test.numbers)
   section("words", 2 * test.words)
   section("lengths", 4 * cfg.batch * #test.lengths)
+  section("row_keys", test.ranges and 8 * rows or 0)
   test.first_written = test.bytes
   for _, result in ipairs(test.written) do section(result.name, result.bytes) end
   return test
@@ -147,6 +151,10 @@ local function arrays_text(cfg, test, at)
     text[#text + 1] = template.file("known_lengths.c.in", {
       at = number(at.lengths), count = number(#values * cfg.batch), batch = number(cfg.batch),
       values = table.concat(values, ", ") })
+  end
+  if test.ranges then
+    text[#text + 1] = template.file("known_ranges.c.in", {
+      at = number(at.row_keys), rows = number(test.ranges.rows), seq_kv = number(test.ranges.seq_kv) })
   end
   return table.concat(text)
 end

@@ -126,7 +126,8 @@ M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 2.
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2
 
--- Of truths alone; no product is of it.
+-- Of truths and of integers alone; no product is of them.
 M.byte = { name = "byte", bytes = 1, c = "unsigned char" }
+M.int = { name = "int", bytes = 4, c = "int" }
 
 return M

@@ -247,7 +247,7 @@ function M.numbers(cfg)
 end
 
 -- The pointers that a config needs, from the field `args` or `fill` of the rows: { pointer =, aligned =, input =, most
--- = }; `most` is a number.
+-- =, ints =, ints_most =, rows = }; `most` and `ints_most` are numbers.
 function M.needs(plan, of)
   local cfg, list = plan.cfg, {}
   for _, need in ipairs(M.always[of]) do
@@ -258,7 +258,9 @@ function M.needs(plan, of)
       if concerns(need, row, cfg) and (not need.bytes or plan[need.bytes] > 0) then
         local less = need.less and (plan.shortest or cfg)[need.less] or 0
         list[#list + 1] = { pointer = need.pointer, aligned = need.aligned, input = need.input,
-                            most = need.most and cfg[need.most] - less }
+                            most = need.most and cfg[need.most] - less, ints = need.ints,
+                            ints_most = need.ints and cfg[need.ints_most],
+                            rows = need.rows and M.on(M.list[need.rows], cfg) and need.rows or nil }
       end
     end
   end

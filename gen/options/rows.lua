@@ -42,6 +42,8 @@
 -- args:
 --   pointer         its name
 --   most, less      it points to an int for each batch entry, from 0 to the key `most`, minus the key `less`
+--   ints            it points to so many ints for each row of a run, from 0 to the key `ints_most`; `rows` is the key
+--                   and the pointer of how many rows count
 --   aligned         to MHAGEN_ALIGN
 --   input           it points to a matrix of the formula
 --   of, but         only with this value of the option; not with { key, value }
@@ -194,6 +196,14 @@ M.options = {
     bit = "MHAGEN_KV_START", args = { { pointer = "kv_start", most = "seq_kv" } },
     akin = { "left_padding", "seqstart" },
     doc = "the first valid key is given at run time, per batch entry", draw = { chance = 0.2 } },
+  { key = "row_keys", kind = "choice", choices = { "none", "range" }, default = "none", name = "_keys_",
+    word = "row_keys %s", bit = { range = "MHAGEN_ROW_KEYS" },
+    args = { { pointer = "row_keys", ints = 2, ints_most = "seq_kv", rows = "q_len" } },
+    akin = { "cu_seqlens", "cu_seqlens_q", "segment_ids", "document_ids", "block_diagonal", "packed_sequences",
+             "sequence_ids" },
+    doc = "range: a run gives a range of keys for each row, args.row_keys, and the row sees no other key: packed "
+      .. "sequences, documents, prefixes",
+    draw = { chance = 0.15 } },
   { key = "q_len", kind = "flag", default = false, name = "_rows", word = "q_len",
     bit = "MHAGEN_Q_LEN", args = { { pointer = "q_len", most = "seq" } },
     akin = { "query_lengths", "seqlens_q" },

@@ -94,11 +94,11 @@ function nodes.apply(c, node, phase, times) c:body(node.fn.body, phase, times, {
 
 function nodes.int(_, node, _, _, known) known[node.name] = value(node.value, known) end
 
--- Lengths of a run count as their maximum, and other integers as 0.
+-- Lengths of a run count as their maximum, and other integers as what is usual, or 0.
 function nodes.int_at(c, node, _, _, known)
   local cfg = c.plan.cfg
   local most = { ["args->q_len"] = cfg.seq, ["args->kv_len"] = cfg.seq_kv, ["args->past"] = cfg.seq_kv - cfg.seq }
-  known[node.name] = most[node.base] or 0
+  known[node.name] = most[node.base] or node.usual or 0
 end
 
 function Counter:body(body, phase, times, known)

@@ -8,6 +8,8 @@
 --                  scale, default = (h): the values for a null pointer }
 --   first, last    (s): the first and the last key that a query sees, affine in s.place and the integers s.<int>, and
 --                  monotone: a larger input never lowers them. From one query to the next they grow by at most one.
+--   by_row         true: `first` and `last` are s.row_first and s.row_last, which a run gives for each query; nothing
+--                  is known of them but that they are keys (emit/row_keys.lua)
 --   bias           (t, w, name, at): a number that is added to a score. Sums start there, unless a change comes first.
 --   hides          (t, w, name, at): the mask of the lanes that do not see the key
 --   change         (t, w, name, at, score): another score. Then sums start at zero, since -m comes after the change.
@@ -53,6 +55,7 @@ M.add(window.right)
 M.add(require "score.softcap")
 M.add(require "score.alibi")
 M.add(require "score.kv_start")
+M.add(require "score.row_keys")
 M.add(require "score.q_len")
 M.add(mask.bool)
 M.add(mask.add)
@@ -83,9 +86,15 @@ end
 -- The first and the last key that a query sees; behind the last one where it sees none. s: as M.of_query makes it.
 function M.interval(scores, s) return first_key(scores.rows, s), last_key(scores.rows, s) end
 
+-- The least and the most that the ends of a row's own range may be.
+function M.range_of_ends(cfg)
+  return { row_first = { 0, cfg.seq_kv }, row_last = { -1, cfg.seq_kv - 1 } }
+end
+
 -- s for one query, where each integer is its `least` or its `most`; those that move places, as `moving` says.
 local function extreme(scores, which, query, moving)
-  local s = { cfg = scores.cfg }
+  local s, ends, of = { cfg = scores.cfg }, M.range_of_ends(scores.cfg), which == "least" and 1 or 2
+  s.row_first, s.row_last = ends.row_first[of], ends.row_last[of]
   for _, read in ipairs(scores.reads) do
     local this = read.moves and moving or which
     if read.kind == "int" then s[read.name] = this == "least" and read.least or read.most(scores.cfg) end
@@ -119,6 +128,7 @@ local function of_rows(cfg, is)
       for _, bound in ipairs { "first", "last" } do
         if row[bound] then scores.bounded, scores.bounds[bound] = true, true end
       end
+      scores.by_row = scores.by_row or row.by_row
       if row.hides then scores.hides[#scores.hides + 1] = row end
       local behind = row.change or #scores.changes > 0
       if row.bias or row.change then table.insert(behind and scores.changes or scores.biases, row) end
@@ -141,6 +151,7 @@ end
 --   reads      what all of them read
 --   bounds     { first, last }: that end of the interval is not the end of all keys
 --   bounded    a row bounds the interval
+--   by_row     a row bounds it by what a run gives for each query
 --   hides      the rows that hide keys, which is a mask as well
 --   masked     bounded, or a row hides keys; the last tile then is as high as others, so its last key is a bound
 --   biases     the rows with a bias before any change
@@ -234,7 +245,9 @@ function M.keys_seen(scores, values)
   local function rises(row, which)
     return row[which] and row[which](M.of_query(s, 1)) - row[which](M.of_query(s, 0)) == 1
   end
-  for _, row in ipairs((scores.shown or scores).rows) do
+  local rows = {}
+  for _, row in ipairs((scores.shown or scores).rows) do rows[#rows + 1] = not row.by_row and row or nil end
+  for _, row in ipairs(rows) do
     local first, last = bound(row, "first", 0), nil
     if first and rises(row, "first") then first = expr.max(first, 0) end
     if not rises(row, "last") then
@@ -251,20 +264,22 @@ end
 
 local ends = { "begin", "lead", "opened", "finish" }
 
--- By row, the number of tiles that each end of a span would be. s: as rows have it, its query the first of a group.
+-- By row, the number of tiles that each end of a span would be. s: as rows have it, its query the first of a group; of
+-- rows with ranges of their own, s.outer has the ends of what some query sees, and s.inner those of what all see.
 local function tile_numbers(scores, group, s)
   local rows, numbers = group.keys.rows, { begin = {}, lead = {}, opened = {}, finish = {} }
   local last = s.query + (group.used - 1)
   local final = M.of_query(s, s.rows and expr.min(last, s.rows - 1) or last)
   local function add(name, number) table.insert(numbers[name], number) end
   for _, row in ipairs(scores.rows) do
+    local outer, inner = row.by_row and s.outer, row.by_row and s.inner
     if row.first then
-      add("begin", expr.div(row.first(s), rows))
-      add("lead", expr.ceil_div(row.first(final), rows))
+      add("begin", expr.div(row.first(outer or s), rows))
+      add("lead", expr.ceil_div(row.first(inner or final), rows))
     end
     if row.last then
-      add("opened", expr.div(row.last(s) + 1, rows))
-      add("finish", expr.ceil_div(row.last(final) + 1, rows))
+      add("opened", expr.div(row.last(inner or s) + 1, rows))
+      add("finish", expr.ceil_div(row.last(outer or final) + 1, rows))
     end
   end
   return numbers
@@ -286,7 +301,7 @@ function M.span(scores, group, s, straight)
   local from, to = group.q0, group.q0 + (group.count - 1) * group.used
   if straight then from, to = s.query, s.query end
   local extremes = { least = numbers("least", from), most = numbers("most", to) }
-  local run_time = tile_numbers(scores, group, s)
+  local run_time = straight and extremes.least or tile_numbers(scores, group, s)
   span.most = {}
   for _, name in ipairs(ends) do
     local join, limit = expr[joined[name]], span[name]
@@ -330,7 +345,8 @@ function M.own_span(values, span)
   return own
 end
 
--- The vector of an end of the interval, "first" or "last", for the lanes of vector c of a group.
+-- The vector of an end of the interval, "first" or "last", for the lanes of vector c of a group. values: s of the first
+-- query; values.ends has the ends of the ranges that rows have of their own, by lane.
 function M.lane_bound(scores, t, group, which, c, values)
   local w, op, found = group.vecs[c].w, which == "last" and "min" or "max", 0
   local bound, bounded
@@ -340,7 +356,10 @@ function M.lane_bound(scores, t, group, which, c, values)
   end
   local function name(word) return ("%s_%s%d_c%d"):format(which, word, found, c - 1) end
   for _, row in ipairs(scores.rows) do
-    if row[which] then
+    if row[which] and row.by_row then
+      join(t:op("load", w, name "own", values.ends[which]:at((c - 1) * group.lanes)))
+      bounded = true
+    elseif row[which] then
       local function key(lane)
         return row[which](M.of_query(values, values.query + (c - 1) * group.lanes + lane))
       end

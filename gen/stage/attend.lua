@@ -10,6 +10,7 @@ local memory = require "schedule.memory"
 local probs = require "emit.probs"
 local product = require "stage.product"
 local rounding = require "emit.rounding"
+local row_keys = require "emit.row_keys"
 local score = require "score.init"
 local statistics = require "emit.stats"
 local tiles = require "schedule.tiles"
@@ -164,6 +165,10 @@ end
 local function record(own)
   local K, t, plan, p = own.K, own.K.t, own.K.plan, own.p
   own.stats = own:scratch "stats"
+  if plan.scores.by_row then
+    local left = p.rows and p.rows - own.seen.query
+    own.seen = row_keys.of_group(K, own.group, own.seen, left, own:scratch "row_ends")
+  end
   own.span = score.span(plan.scores, own.group, own.seen, K.full)
   score.name_span(own.span, t)
   -- How many of its queries are asked for; may exceed the group.
@@ -218,6 +223,9 @@ function M.sections(plan, stage, add)
   add_task("stats", "statistics", statistics.count(plan))
   add("task", { name = "steady", doc = "0, or infinity once maxima may rise", count = plan.isa.lanes })
   if value_context then add_task("c", "context of a head", value_context.steps) end
+  if plan.scores.by_row then
+    add("task", { name = "row_ends", doc = "first and last keys of rows", count = row_keys.count(plan) })
+  end
   if #plan.scores.hides > 0 then
     add("task", { name = "mask", doc = "biases of a mask", count = mask.count(plan) })
   end

@@ -6,6 +6,7 @@ local decode = require "emit.decode"
 local layouts = require "graph.layout"
 local mask = require "emit.mask"
 local rounding = require "emit.rounding"
+local row_keys = require "emit.row_keys"
 local score = require "score.init"
 local steps = require "schedule.decode"
 local transpose = require "emit.transpose"
@@ -69,11 +70,11 @@ local function rows_of(own)
   return to
 end
 
--- The biases of query r for the heads that share keys.
-local function write_biases(own, kv, r)
+-- The biases of query r, which sees keys as `seen` says, for the heads that share keys.
+local function write_biases(own, kv, r, seen)
   local K, plan, scores, share = own.K, own.K.plan, own.K.plan.scores, own.K.plan.attend.share
   K:each("sharing", own.biases and bias_rows(plan) or 0, function(h)
-    local first, last = score.interval(scores, score.of_query(own.seen, own.seen.query + r))
+    local first, last = score.interval(scores, seen)
     mask.row(K, own.group, score.of_block(scores, own.p, kv * share + h, r).mask,
       own.biases:at(h * mask.row_count(plan)), decode.range(plan, first, last + 1))
   end)
@@ -93,13 +94,14 @@ local function one_query(own, queries, kv, r, reads)
   local K, p, cfg, attend = own.K, own.p, own.K.plan.cfg, own.K.plan.attend
   local share, context = attend.share, attend.context
   local k, v = own:of_keys(kv)
-  write_biases(own, kv, r)
+  local seen = row_keys.of_query(K, reads, r)
+  write_biases(own, kv, r, seen)
   decode.heads(K, {
     q = queries.p:at(layouts.at(queries, r, kv * share)), q_head = queries.head, k = k, v = v,
     k_scales = own:scales_of("k_scales", kv), v_scales = own:scales_of("v_scales", kv),
     p = own:scratch "p", sums = own:scratch "sums", o = own:scratch "o_sums",
     out = { p = p.y:at(layouts.at(context, r, kv * share)), head = context.head },
-    reads = score.of_query(reads, own.seen.query + r),
+    reads = seen,
     probs = p.probs and p.probs:at(kv * (share * cfg.seq * cfg.seq_kv) + r * cfg.seq_kv),
     words = attend.step.words and words_of(own),
     test = own.biases and own:scratch "test", seen = own.biases and not attend.step.words and own:scratch "seen_values",

@@ -151,7 +151,7 @@ function printers.loop(isa, node, indent, out)
   if not inside[2] and SIMPLE[only.kind] and #line <= 100 then
     out[#out + 1] = line
   else
-    out[#out + 1] = head .. "{"
+    out[#out + 1] = wrap(head .. "{", indent)
     table.move(inside, 1, #inside, #out + 1, out)
     out[#out + 1] = indent .. "}"
   end
@@ -210,8 +210,8 @@ function printers.int(_, node, indent, out)
 end
 
 function printers.int_at(_, node, indent, out)
-  out[#out + 1] = ("%sconst ptrdiff_t %s = %s[%s];"):format(
-    indent, node.name, node.base, expr.text(node.off))
+  out[#out + 1] = ("%sconst ptrdiff_t %s = %s%s[%s];"):format(
+    indent, node.name, node.floats and "(ptrdiff_t)" or "", node.base, expr.text(node.off))
 end
 
 function printers.place(_, node, indent, out)

@@ -238,10 +238,12 @@ function Tape:int(name, value, range)
   return expr.var(name, range or least and { least, most })
 end
 
--- name = the element of the int array `base` at `off`
-function Tape:int_at(name, base, off)
-  self:push { kind = "int_at", name = name, base = base, off = off }
-  return expr.var(name)
+-- name = the element of the int array `base` at `off`. of: `floats`, the array has integers as floats; range, { least,
+-- most } of it; usual, what it is in the bounds of plan/floor.lua
+function Tape:int_at(name, base, off, of)
+  of = of or NOTHING
+  self:push { kind = "int_at", name = name, base = base, off = off, floats = of.floats, usual = of.usual }
+  return expr.var(name, of.range)
 end
 
 -- Names for the sections of a pointer that is cut into such; those that nothing uses are dropped.

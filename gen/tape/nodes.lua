@@ -26,7 +26,7 @@ local kinds = {
   call = { says = { "fn" }, uses = {} },
   result = { says = { "result" }, uses = { "result" } },
   int = { says = { "name", "value" }, uses = { "value" } },
-  int_at = { says = { "name", "base", "off" }, uses = { "base", "off" } },
+  int_at = { says = { "name", "base", "off", "floats" }, uses = { "base", "off" } },
   loop = { says = { "var", "count", "unrolled" }, uses = { "count" } },
   when = { says = { "left", "right" }, uses = { "left", "right" } },
   unless = { says = {}, uses = {} },

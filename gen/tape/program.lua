@@ -8,7 +8,7 @@ local compiled = require "tape.meaning"
 local numbered = require("base.wording").numbered
 
 -- In the order of gen/host/evaluate.c.
-local statements = numbered "op loop when unless call apply result int int_at bump move buffer"
+local statements = numbered "op loop when unless call apply result int int_at float_at bump move buffer"
 local atoms = numbered "var div mod min max"
 local operands = numbered "register memory whole tile"
 local fmas = numbered "none fused unfused"
@@ -183,7 +183,7 @@ function nodes.int(f, node)
 end
 
 function nodes.int_at(f, node)
-  f:say(statements.int_at, f.ints, f:slot(node.base), 4)
+  f:say(node.floats and statements.float_at or statements.int_at, f.ints, f:slot(node.base), 4)
   f:expression(node.off)
   f:define("ints", node.name)
 end

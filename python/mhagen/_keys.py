@@ -97,6 +97,7 @@ class Layer(Computation, Weights, total=False):
     window_right: int | None
     causal_align: Literal["top_left", "bottom_right"] | None
     kv_start: bool | None
+    row_keys: Literal["none", "range"] | None
     q_len: bool | None
     mask: Literal["none", "bool", "add"] | None
     mask_dims: Literal["k", "qk", "hk", "hqk", "bk", "bqk", "bhk", "bhqk"] | None

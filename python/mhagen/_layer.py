@@ -19,7 +19,7 @@ WEIGHTS = tuple(_keys.Weights.__annotations__)
 TABLES = ("rope_cos", "rope_sin")
 SWITCHES = ("alibi", "sink")  # keys of a config with the names of weights: an array is both
 LENGTHS = ("kv_len", "kv_start", "q_len", "past")
-READ = ("q", "k", "v", "mask", "cache", *LENGTHS)
+READ = ("q", "k", "v", "mask", "row_keys", "cache", *LENGTHS)
 MADE = ("y", "packed", "tables", "workspace", "probs", "scores")
 
 
@@ -184,11 +184,14 @@ class Attention:
     def __call__(self, q: ArrayLike, k: ArrayLike | None = None, v: ArrayLike | None = None, *,
                  out: np.ndarray | None = None, threads: int | None = None, mask: ArrayLike | None = None,
                  cache: np.ndarray | None = None, kv_len: ArrayLike | None = None, kv_start: ArrayLike | None = None,
-                 q_len: ArrayLike | None = None, past: ArrayLike | None = None) -> Result:
+                 row_keys: ArrayLike | None = None, q_len: ArrayLike | None = None,
+                 past: ArrayLike | None = None) -> Result:
         """y; with probs or scores in the config (y, probs), (y, scores) or (y, probs, scores). Lengths are integers, or
-        one for each batch entry. Arrays that lie as the kernel reads them are not copied."""
-        arrays = self._inputs({"q": q, "k": k, "v": v, "mask": mask, "cache": cache, "kv_len": kv_len,
-                               "kv_start": kv_start, "q_len": q_len, "past": past}, self.kernel.needs)
+        one for each batch entry. row_keys is [batch][seq][2], or [seq][2] for all entries: the first key that a row
+        sees, and the end of its keys. Arrays that lie as the kernel reads them are not copied."""
+        arrays = self._inputs({"q": q, "k": k, "v": v, "mask": mask, "row_keys": row_keys, "cache": cache,
+                               "kv_len": kv_len, "kv_start": kv_start, "q_len": q_len, "past": past},
+                              self.kernel.needs)
         shape = self._shapes["y"][arrays["q"].shape not in self._shapes["q"][0]][0]
         make = np.zeros if "q_len" in self.kernel.needs else np.empty  # rows behind q_len are not written
         arrays["y"] = make(shape, self._dtype) if out is None else self._output(out, shape, arrays)
@@ -285,6 +288,8 @@ class Attention:
             if whole.min() < 0 or whole.max() > needs[name]:
                 refuse(name, value, f"must be from 0 to {needs[name]}")
             return np.full(self.kernel.data.batch, whole, np.int32)
+        if name == "row_keys":
+            return self._ranges(name, value)
         if name == "mask":
             shape = self._mask_shape()
             mask = (shown if self.kernel.has("MASK_BOOL") else added)(name, value)
@@ -295,6 +300,14 @@ class Attention:
             return self._own(name, value, np.uint8, (self.kernel.data.batch * self.kernel.data.cache_bytes,))
         array = IO[_native.text(self.kernel.data.io_dtype)][1](name, value)
         return shaped(name, array, sum(self._shapes[name], []))
+
+    def _ranges(self, name: str, value: Any) -> np.ndarray:
+        """A range of keys for each row. The kernel checks those of the rows that q_len asks for."""
+        ranges, shape = np.asarray(value), (self.kernel.data.batch, self.kernel.data.seq, 2)
+        if ranges.dtype.kind not in "iu" or ranges.shape not in (shape, shape[1:]):
+            refuse(name, value, f"must be integers of the shape {shape} or {shape[1:]}")
+        numbers = np.clip(ranges.astype(np.int64), -1, 2**31 - 1)  # what is wrong stays so in 32 bits
+        return np.ascontiguousarray(np.broadcast_to(numbers, shape), np.int32)
 
     def _own(self, name: str, array: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
         """An array that is written to, so it must lie as the kernel has it."""

@@ -18,7 +18,8 @@ typedef struct field {
 MHAGEN_API extern const field mhagen_python_fields[];
 const field mhagen_python_fields[] = {
   ARG(q), ARG(k), ARG(v), ARG(y), ARG(packed), ARG(workspace), ARG(kv_len), ARG(probs), ARG(kv_start), ARG(q_len),
-  ARG(mask), ARG(scores), ARG(past), ARG(cache), ARG(tables), {"args", "", sizeof(mhagen_args), ' '},
+  ARG(mask), ARG(scores), ARG(past), ARG(cache), ARG(tables), ARG(row_keys),
+  {"args", "", sizeof(mhagen_args), ' '},
   WEIGHT(wq), WEIGHT(wk), WEIGHT(wv), WEIGHT(wo), WEIGHT(bq), WEIGHT(bk), WEIGHT(bv), WEIGHT(bo), WEIGHT(alibi),
   WEIGHT(sink), WEIGHT(q_norm), WEIGHT(k_norm), WEIGHT(rope_cos), WEIGHT(rope_sin), WEIGHT(norm1),
   WEIGHT(norm1_bias), WEIGHT(w1), WEIGHT(w2), WEIGHT(w3), WEIGHT(b1), WEIGHT(b2), WEIGHT(b3), WEIGHT(norm2),

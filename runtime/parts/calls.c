@@ -3,7 +3,7 @@ const char *mhagen_status_text(mhagen_status status) {
     case MHAGEN_OK: return "done";
     case MHAGEN_ERR_NULL: return "a pointer that the kernel needs is null";
     case MHAGEN_ERR_ALIGN: return "packed, tables, workspace or cache is not aligned to 64 bytes";
-    case MHAGEN_ERR_LENGTH: return "a kv_len, kv_start, q_len or past is out of its range";
+    case MHAGEN_ERR_LENGTH: return "a kv_len, kv_start, row_keys, q_len or past is out of range";
     case MHAGEN_ERR_CPU: return "this CPU lacks the instructions of the kernel";
     case MHAGEN_ERR_LAYOUT: return "the layout of the weights is not one of mhagen_layout";
     case MHAGEN_ERR_TARGET: return "compiled for an architecture without the kernel's instructions";
@@ -73,12 +73,33 @@ static mhagen_status check_needs(const mhagen_need *needs, int count, const void
   return first;
 }
 
+/* Whether the ints of all rows that a run reads are in their range, where all needs are met. */
+static int rows_are_in_range(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const mhagen_row_need *const need = &kernel->of_rows;
+  const int *ints, *rows = NULL;
+  if (need->ints == 0) return 1;
+  memcpy(&ints, (const char *)args + need->at, sizeof ints);
+  if (need->rows_at) memcpy(&rows, (const char *)args + need->rows_at, sizeof rows);
+  for (int b = 0; b < kernel->batch; ++b, ints += (ptrdiff_t)need->ints * kernel->seq) {
+    if (!in_range(ints, need->ints * (rows ? rows[b] : kernel->seq), need->most)) return 0;
+  }
+  return 1;
+}
+
+/* The same of what a run needs. Those of a fill are about no rows. */
+static mhagen_status check_all(const mhagen_kernel *kernel, const mhagen_need *needs, int count,
+                               const mhagen_args *args) {
+  const mhagen_status status = check_needs(needs, count, args, kernel->batch);
+  if (status != MHAGEN_OK || needs != kernel->needs) return status;
+  return rows_are_in_range(kernel, args) ? MHAGEN_OK : MHAGEN_ERR_LENGTH;
+}
+
 const mhagen_kernel *mhagen_kernel_at(const mhagen_kernel *kernel, const mhagen_args *args) {
   const mhagen_kernel *const one = mhagen_kernel_of(kernel);
   const mhagen_kernel *const *member = one->members;
   if (!member) return one;
-  while (member[1] && check_needs((*member)->needs, (*member)->need_count, args,
-                                  (*member)->batch) == MHAGEN_ERR_LENGTH) {
+  while (member[1] && check_all(*member, (*member)->needs, (*member)->need_count, args) ==
+                          MHAGEN_ERR_LENGTH) {
     ++member;
   }
   return *member;
@@ -105,7 +126,7 @@ static int has_own_tables(const mhagen_kernel *kernel, const mhagen_args *args) 
 /* The same, and that this machine can run it, and that packed weights and tables are its own. */
 static mhagen_status check_call(const mhagen_kernel *kernel, const mhagen_need *needs, int count,
                                 const mhagen_args *args) {
-  const mhagen_status status = check_needs(needs, count, args, kernel->batch);
+  const mhagen_status status = check_all(kernel, needs, count, args);
   if (status != MHAGEN_OK) return status;
   if (kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
   if (!kernel->supported()) return MHAGEN_ERR_CPU;
@@ -140,7 +161,7 @@ static const char *call_error(const mhagen_kernel *kernel, const mhagen_need *ne
   static const arg_row rows[] = {
     ROW(q, ""), ROW(k, ""), ROW(v, ""), ROW(y, ""), ROW(packed, ""), ROW(workspace, ""),
     ROW(kv_len, "0..seq_kv"), ROW(probs, ""),
-    ROW(kv_start, "0..seq_kv"),
+    ROW(kv_start, "0..seq_kv"), ROW(row_keys, "0..seq_kv"),
     ROW(q_len, "0..seq"), ROW(mask, ""), ROW(scores, ""),
     ROW(past, "0..seq_kv - seq"), ROW(cache, ""), ROW(tables, ""),
   };
@@ -156,8 +177,12 @@ static const char *call_error(const mhagen_kernel *kernel, const mhagen_need *ne
                ? "packed has no weights yet: the kernel's pack has not filled it"
                : "packed is not of this kernel: its pack has to fill it, or a file of its weights";
   }
+  const int of_rows = status == MHAGEN_ERR_LENGTH &&
+                      check_needs(needs, count, args, kernel->batch) == MHAGEN_OK;
   for (int i = 0; i < count; ++i) {
-    if (check_need(&needs[i], args, kernel->batch) != status) continue;
+    const int wrong = of_rows ? needs[i].at == kernel->of_rows.at
+                              : check_need(&needs[i], args, kernel->batch) == status;
+    if (!wrong) continue;
     for (size_t j = 0; j < sizeof rows / sizeof rows[0]; ++j) {
       if (rows[j].at == needs[i].at && status <= MHAGEN_ERR_LENGTH && status >= MHAGEN_ERR_NULL) {
         return rows[j].text[status - MHAGEN_ERR_NULL];

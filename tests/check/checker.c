@@ -117,6 +117,7 @@ static void check(const mhagen_kernel *kernel, const mhagen_kernel *alone,
   check_pack(c);
   check_numbers(c);
   check_lengths(c);
+  check_ranges(c);
   check_cache(c);
   check_masks(c);
   check_queries(c);

@@ -103,7 +103,7 @@ void check_alone(checker *c, const mhagen_kernel *alone) {
     const mhagen_args args = {.q = at[Q], .k = at[K], .v = at[V], .y = at[Y], .packed = packed,
                               .workspace = workspace, .kv_len = at[KV_LEN], .probs = at[PROBS],
                               .kv_start = at[KV_START], .q_len = at[Q_LEN], .mask = at[MASK],
-                              .scores = at[SCORES], .tables = tables,
+                              .scores = at[SCORES], .tables = tables, .row_keys = at[ROW_KEYS],
                               .past = at[PAST], /* what is in the cache before is the same for both */
                               .cache = c->buffers[CACHE].at + (size_t)b * kernel->cache_bytes};
     status = alone->run(&args);

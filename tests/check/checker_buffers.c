@@ -124,6 +124,7 @@ void make_buffers(checker *c) {
       [KV_START] = need_of(c, KV_START) ? batch * sizeof(int) : 0,
       [Q_LEN] = need_of(c, Q_LEN) ? batch * sizeof(int) : 0,
       [PAST] = need_of(c, PAST) ? batch * sizeof(int) : 0,
+      [ROW_KEYS] = need_of(c, ROW_KEYS) ? batch * n * 2 * sizeof(int) : 0,
       [MASK] = need_of(c, MASK) ? mask_count(kernel) * element(c, MASK) : 0,
       [WQ] = projects(c, Q) ? d * hq * f : 0, [BQ] = projects(c, Q) ? hq * f : 0,
       [WK] = projects(c, K) ? kd * hk * f : 0, [BK] = projects(c, K) ? hk * f : 0,

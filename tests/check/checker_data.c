@@ -36,6 +36,25 @@ static void draw_lengths(checker *c) {
   }
 }
 
+/* A range of keys for each row: documents in a row, ranges of any rows, or prefixes; some are empty. */
+static void draw_ranges(checker *c) {
+  const int n = c->kernel->seq, m = c->kernel->seq_kv;
+  int *range = c->buffers[ROW_KEYS].master;
+  for (int b = 0; b < c->kernel->batch && has(c, MHAGEN_ROW_KEYS); b++) {
+    const int kind = below(c, 3);
+    int first = 0, stop = m;
+    for (int row = 0; row < n; row++, range += 2) {
+      if (kind == 1 || !below(c, 7)) { /* another document, or any range */
+        first = kind == 0 ? stop % m : kind == 1 ? below(c, m + 1) : 0;
+        stop = first + below(c, m - first + 1);
+      }
+      const int is_empty = !below(c, 9);
+      range[0] = is_empty ? stop : first;
+      range[1] = is_empty ? below(c, stop + 1) : stop;
+    }
+  }
+}
+
 static int below_one(checker *c, double of) { return (double)(bits(c) >> 11) * 0x1p-53 < of; }
 
 void set_mask(checker *c, size_t at, int seen, float add) {
@@ -108,6 +127,7 @@ void draw(checker *c, const data_set *set) {
     }
   }
   draw_lengths(c);
+  draw_ranges(c);
   draw_mask(c, set->low);
 }
 

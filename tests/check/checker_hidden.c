@@ -84,6 +84,16 @@ static void hide_keys(checker *c, int first, int end) {
   }
 }
 
+/* The ranges of half of the rows end before these keys, or begin behind them. */
+static void pass_keys(checker *c, int first, int end) {
+  int *range = c->buffers[ROW_KEYS].master;
+  for (int row = 0; has(c, MHAGEN_ROW_KEYS) && row < c->kernel->batch * c->kernel->seq; row++, range += 2) {
+    if (row % c->kernel->seq >= rows_of(c, row / c->kernel->seq)) continue;
+    if (row % 4 == 0) range[0] = 0, range[1] = first;
+    if (row % 4 == 2) range[0] = end, range[1] = c->kernel->seq_kv;
+  }
+}
+
 /* What it adds to those that it does not hide. */
 static void fill_mask(checker *c, int first, int end, float value) {
   const int m = c->kernel->seq_kv, rows = has(c, MHAGEN_MASK_ADD) ? (int)count(c, MASK) / m : 0;
@@ -104,7 +114,7 @@ static void check_mask(checker *c, int first, int end) {
   const int cross = has(c, MHAGEN_CROSS);
   const float fills[] = {0, NAN, INFINITY};
   draw_and_pack(c, &sets[NORMAL]);
-  if (first >= 0) hide_keys(c, first, end);
+  if (first >= 0) hide_keys(c, first, end), pass_keys(c, first, end);
   for (int i = 0; i < 3; i++) {
     if (first >= 0) fill_mask(c, first, end, fills[i]);
     for (int b = 0; b < kernel->batch; b++) {
@@ -129,7 +139,8 @@ static void check_mask(checker *c, int first, int end) {
 void check_masks(checker *c) {
   const int m = c->kernel->seq_kv, cuts[] = {1, m / 2, m - 1, 1 + below(c, m)};
   const size_t count = c->flops <= 3e5 ? 4 : c->flops <= 1e8 ? 1 : 0;
-  const int window = has(c, MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD),
+  const int window = has(c, MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD |
+                            MHAGEN_ROW_KEYS),
             behind = has(c, MHAGEN_CAUSAL);
   c->part = "masked keys";
   for (size_t i = 0; i < count; i++) {
@@ -203,6 +214,25 @@ void check_lengths(checker *c) {
     }
     require_bound_of_many(c, score, y, probs);
   }
+}
+
+void check_ranges(checker *c) {
+  const int m = c->kernel->seq_kv,
+            ranges[][2] = {{0, m}, {0, 0}, {m, m}, {m, 0}, {0, 1}, {m - 1, m}, {m / 2, m / 2 + 1}};
+  norms y = {0}, probs = {0};
+  double score = 0;
+  if (!has(c, MHAGEN_ROW_KEYS)) return;
+  c->part = "ranges";
+  for (int i = 0; i < (c->flops <= 3e6 ? 7 : 2); i++) {
+    draw_and_pack(c, &sets[NORMAL]);
+    int *range = c->buffers[ROW_KEYS].master;
+    for (int row = 0; row < c->kernel->batch * c->kernel->seq; row++, range += 2)
+      range[0] = ranges[i][0], range[1] = ranges[i][1];
+    run(c, AFTER_GUARD, 0xFF, RUN, NULL);
+    compare(c, 1, &y, &probs);
+    score = fmax(score, c->score);
+  }
+  require_bound_of_many(c, score, y, probs);
 }
 
 void check_cache(checker *c) {

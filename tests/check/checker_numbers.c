@@ -97,7 +97,7 @@ static mhagen_args masters_of_args(const checker *c) {
   const int cross = has(c, MHAGEN_CROSS);
   return (mhagen_args){.q = b[Q].master, .k = data(c, cross ? K : Q), .v = data(c, cross ? V : Q),
                        .kv_len = b[KV_LEN].master, .kv_start = b[KV_START].master, .q_len = b[Q_LEN].master,
-                       .mask = b[MASK].master, .past = b[PAST].master};
+                       .mask = b[MASK].master, .past = b[PAST].master, .row_keys = b[ROW_KEYS].master};
 }
 
 /* Whether a row of a batch entry sees one of the keys from .. to - 1 in a head. */

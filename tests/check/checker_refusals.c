@@ -112,6 +112,28 @@ static void check_bad_packing(checker *c, int id) {
   expect_of_pack(c, id, &unknown, at, MHAGEN_ERR_LAYOUT, "layout = 2");
 }
 
+/* Either end of a range is wrong, in a row that is asked for and in one that is not. */
+static void check_bad_ranges(checker *c, const mhagen_args *good) {
+  const mhagen_kernel *kernel = c->kernel;
+  const int wrong[] = {-1, kernel->seq_kv + 1, INT_MIN, INT_MAX};
+  for (int i = 0; i < 4 && has(c, MHAGEN_ROW_KEYS); i++) {
+    const int b = below(c, kernel->batch), asked = rows_of(c, b), rows[] = {below(c, asked ? asked : 1), asked};
+    for (int j = asked ? 0 : 1; j < 2 && rows[j] < kernel->seq; j++) {
+      int *end = (int *)c->buffers[ROW_KEYS].master + (b * kernel->seq + rows[j]) * 2 + i % 2, before = *end;
+      *end = wrong[i];
+      place_input(c, ROW_KEYS, AFTER_GUARD);
+      if (j == 0) {
+        expect(c, good, MHAGEN_ERR_LENGTH, "a range out of range");
+        require_words(c, mhagen_args_error(kernel, good), "row_keys", "is outside 0..seq_kv");
+      } else if (mhagen_check_args(kernel, good) != MHAGEN_OK) {
+        fail(c, "the range of a row that is not asked for matters");
+      }
+      *end = before;
+      place_input(c, ROW_KEYS, AFTER_GUARD);
+    }
+  }
+}
+
 void check_bad_args(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
   c->part = "bad arguments";
@@ -135,6 +157,7 @@ void check_bad_args(checker *c) {
     }
   }
 
+  check_bad_ranges(c, &good);
   for (int i = TABLES; i <= PACKED; i++) {
     if (c->buffers[i].bytes) check_other_packs(c, i);
   }

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum {
-  Q, K, V, KV_LEN, KV_START, Q_LEN, MASK, PAST, WQ, WK, WV, WO, W1, W3, W2, BQ, BK, BV, BO, B1, B3, B2,
+  Q, K, V, KV_LEN, KV_START, Q_LEN, MASK, PAST, ROW_KEYS, WQ, WK, WV, WO, W1, W3, W2, BQ, BK, BV, BO, B1, B3, B2,
   NORM1_BIAS, NORM2_BIAS, SLOPES, SINKS, Q_NORM, K_NORM, NORM1, NORM2, NORM1B, NORM2B, GAIN1, GAIN2, ROPE_COS, ROPE_SIN,
   TABLES, PACKED, WORKSPACE, CACHE, Y, PROBS, SCORES, BUFFERS,
   LAST_MATRIX = W2, LAST_GAINS = GAIN2, LAST_WEIGHTS = ROPE_SIN
@@ -72,7 +72,7 @@ typedef struct data_set {
 } data_set;
 
 enum { NORMAL, LARGE_SCORES }; /* the first two of `sets` */
-enum { ARGUMENTS = 15, INT_BUFFERS = 4, SETS = 11 };
+enum { ARGUMENTS = 16, INT_BUFFERS = 4, SETS = 11 };
 
 struct argument {
   int id;
@@ -232,6 +232,7 @@ void check_masks(checker *c);
 void check_queries(checker *c);
 /* The extreme lengths. */
 void check_lengths(checker *c);
+void check_ranges(checker *c);
 /* No rows before, and as many as there is room for. What a run finds in the cache stays: it can be done again. */
 void check_cache(checker *c);
 

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS */
 #include "checker_rooms.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,7 +91,16 @@ static void gather(const checker *c, int i, const int *past, float *to) {
   }
 }
 
+/* Rows that are not asked for have what no range may be. */
+static void spoil_ranges(checker *c) {
+  int *range = c->buffers[ROW_KEYS].master;
+  for (int row = 0; has(c, MHAGEN_ROW_KEYS) && row < c->kernel->batch * c->kernel->seq; row++, range += 2) {
+    if (row % c->kernel->seq >= rows_of(c, row / c->kernel->seq)) range[0] = INT_MIN, range[1] = INT_MAX;
+  }
+}
+
 mhagen_args place_args(checker *c, enum place where, int fill) {
+  spoil_ranges(c);
   for (int i = Q; i <= V; i++) {
     round_input(c, i);
     gather(c, i, c->buffers[PAST].master, c->buffers[i].master);
@@ -115,6 +125,7 @@ static void make_past(checker *c, const mhagen_args *args) {
       ((int *)(void *)b[PAST].at)[i] = done < last ? done : last;
       if (b[Q_LEN].bytes) ((int *)(void *)b[Q_LEN].at)[i] = n;
     }
+    if (b[ROW_KEYS].bytes) memset(b[ROW_KEYS].at, 0, b[ROW_KEYS].bytes); /* what rows see does not change the cache */
     for (int i = Q; i <= V; i++) {
       float *rows = allocate(c, master_bytes(c, i));
       gather(c, i, (int *)(void *)b[PAST].at, rows);
@@ -124,7 +135,7 @@ static void make_past(checker *c, const mhagen_args *args) {
     const mhagen_status status = c->kernel->run(args);
     if (status != MHAGEN_OK) fail(c, "run before: %s", mhagen_status_text(status));
   }
-  for (int i = Q; i <= PAST && most; i++) put(c, i);
+  for (int i = Q; i < WQ && most; i++) put(c, i);
   for (int i = Y; i <= SCORES; i++) memset(b[i].room, 0xFF, b[i].room_bytes);
 }
 

@@ -4,10 +4,10 @@
 #include <string.h>
 
 const char *const names[BUFFERS] = {
-    "q", "k", "v", "kv_len", "kv_start", "q_len", "mask", "past", "wq", "wk", "wv", "wo", "w1", "w3", "w2", "bq", "bk",
-    "bv", "bo", "b1", "b3", "b2", "norm1_bias", "norm2_bias", "alibi", "sink", "q_norm", "k_norm", "norm1", "norm2",
-    "norm1b", "norm2b", "gain1", "gain2", "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache", "y",
-    "probs", "scores"};
+    "q", "k", "v", "kv_len", "kv_start", "q_len", "mask", "past", "row_keys", "wq", "wk", "wv", "wo", "w1", "w3", "w2",
+    "bq", "bk", "bv", "bo", "b1", "b3", "b2", "norm1_bias", "norm2_bias", "alibi", "sink", "q_norm", "k_norm", "norm1",
+    "norm2", "norm1b", "norm2b", "gain1", "gain2", "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache",
+    "y", "probs", "scores"};
 
 int has(const checker *c, uint64_t option) { return (c->kernel->options & option) != 0; }
 
@@ -26,6 +26,7 @@ const struct argument arguments[ARGUMENTS] = {
     {Q_LEN, offsetof(mhagen_args, q_len)}, {MASK, offsetof(mhagen_args, mask)},
     {SCORES, offsetof(mhagen_args, scores)}, {PAST, offsetof(mhagen_args, past)},
     {CACHE, offsetof(mhagen_args, cache)}, {TABLES, offsetof(mhagen_args, tables)},
+    {ROW_KEYS, offsetof(mhagen_args, row_keys)},
 };
 
 const char *name_at(size_t at) {

@@ -84,7 +84,7 @@ static void check_needs(checker *c) {
       MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE |
       MHAGEN_CACHE_DTYPE | MHAGEN_RESIDUAL | MHAGEN_PRE_NORM | MHAGEN_POST_NORM | MHAGEN_FFN |
       MHAGEN_FFN_GATE | MHAGEN_BRANCH_NORM | MHAGEN_PARALLEL | MHAGEN_NO_ATTENTION | MHAGEN_OUT_ACT |
-      MHAGEN_FFN_NORM;
+      MHAGEN_FFN_NORM | MHAGEN_ROW_KEYS;
   const mhagen_kernel *kernel = c->kernel;
   const int fixed = has(c, MHAGEN_CACHE_FIXED), append = has(c, MHAGEN_CACHE_APPEND),
             cross = has(c, MHAGEN_CROSS) && !fixed;
@@ -100,6 +100,8 @@ static void check_needs(checker *c) {
   require_need(c, KV_LEN, has(c, MHAGEN_KV_LEN), 1, kernel->seq_kv);
   require_need(c, PROBS, has(c, MHAGEN_PROBS), 1, -1);
   require_need(c, KV_START, has(c, MHAGEN_KV_START), 1, c->kernel->seq_kv);
+  require_need(c, ROW_KEYS, has(c, MHAGEN_ROW_KEYS), 1, -1);
+  if ((kernel->of_rows.ints == 2) != (has(c, MHAGEN_ROW_KEYS) != 0)) fail(c, "of_rows is not as the options say");
   require_need(c, Q_LEN, has(c, MHAGEN_Q_LEN), 1, c->kernel->seq);
   require_need(c, SCORES, has(c, MHAGEN_SCORES), 1, -1);
   require_need(c, MASK, has(c, MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD), 1, -1);

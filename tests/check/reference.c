@@ -192,6 +192,10 @@ void mhagen_keys_seen(const mhagen_kernel *shape, const mhagen_args *args, size_
   if (options & MHAGEN_CAUSAL) to = smaller(to, place + 1);
   if (options & MHAGEN_WINDOW_LEFT) from = larger(from, place - shape->window_left);
   if (options & MHAGEN_WINDOW_RIGHT) to = smaller(to, place + shape->window_right + 1);
+  if (options & MHAGEN_ROW_KEYS) {
+    const int *range = args->row_keys + (entry * (size_t)shape->seq + row) * 2;
+    from = larger(from, range[0]), to = smaller(to, range[1]);
+  }
   if (options & MHAGEN_NO_ATTENTION) from = (ptrdiff_t)row, to = from + 1; /* no row depends on another */
   to = larger(to, 0), from = smaller(from, to);
   *first = (size_t)from, *end = (size_t)to;

@@ -97,6 +97,8 @@ INT = "must be an integer from"
     ("rope_scaling=2", "rope_scaling = 2: is no key: scaled angles are tables, rope_cos and rope_sin"),
     ("rope_dims=4", "rope_dims = 4: has no effect without rope"),
     ("rope_tables=apart", "rope_tables = apart: has no effect without rope"),
+    ("row_keys=true", "row_keys = true: must be one of none, range"),
+    ("cu_seqlens=true", "cu_seqlens = true: unknown key, did you mean row_keys?"),
     ("sliding_window=8", "sliding_window = 8: is no key: it counts the row itself, so window_left is "
      "sliding_window - 1"),
     ("k_unroll=2", "k_unroll = 2: is no key any more, for it made no kernel faster: leave it out"),

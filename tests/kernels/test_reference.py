@@ -6,7 +6,7 @@ import pytest
 
 from reference_lib import (ALIBI, ALL, BHSD, BOTTOM_RIGHT, CACHE_APPEND, CAPPED, CAUSAL, CROSS, EACH, HALF, HEAD,
                            INTERLEAVED, KV_LEN, KV_START, L2, LAYER, MASK_ADD, MASK_BOOL, MASKED, Q_LEN,
-                           QK_NORM, RMS, ROPE, SCALED, SINK, SOFTCAP,
+                           QK_NORM, RMS, ROPE, ROW_KEYS, SCALED, SINK, SOFTCAP,
                            WINDOW_LEFT, WINDOW_RIGHT, Args, Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -25,7 +25,7 @@ class Case:
                  k_width=None, v_width=None, y_width=None, window_left=0, window_right=0,
                  scale=None, alibi=None, kv_start=None, q_len=None, softcap=0.0, sink=None, rope=0, rope_dims=0,
                  rope_theta=1e4, tables=False, project="qkvo", mask=None, mask_dims="qk", past=None,
-                 qk_norm=0, span=HEAD, norm_eps=1e-6, gains=True, first_row=1.0):
+                 qk_norm=0, span=HEAD, norm_eps=1e-6, gains=True, first_row=1.0, row_keys=None):
         torch.manual_seed(seed)
         dv, seq_kv, h_kv = dv or dk, seq_kv or seq, h_kv or h
         q_width = d_model if "q" in project else h * dk
@@ -75,6 +75,9 @@ class Case:
                       [("q", self.q, h), ("k", self.k, h_kv), ("v", self.v, h_kv)]}
         args = Args(q=self.given["q"].data_ptr(), kv_len=self.kv_len.data_ptr(), kv_start=self.kv_start.data_ptr(),
                     q_len=self.q_len.data_ptr(), past=self.past.data_ptr())
+        self.row_keys = row_keys
+        if row_keys is not None:
+            args.row_keys = row_keys.data_ptr()
         self.mask, self.mask_dims = mask, mask_dims
         if mask is not None:
             args.mask = mask.data_ptr()
@@ -139,6 +142,9 @@ class Case:
                 WINDOW_RIGHT, keys > place + right):
             if self.options & option:
                 hidden = hidden | hides
+        if self.row_keys is not None:
+            first, end = self.row_keys[:, None, :, :, None].unbind(3)
+            hidden = hidden | (keys < first) | (keys >= end)
         return hidden.expand(self.batch, 1, self.seq, self.seq_kv)
 
     def turn(self, x, place):
@@ -405,6 +411,27 @@ def test_left_padding(library, options):
     case = Case(library, h=2, d_model=10, dk=3, seq=5, seq_kv=8, batch=4, options=options | CROSS | KV_START,
                 kv_start=[0, 3, 7, 8], kv_len=[8, 5, 6, 8] if options & KV_LEN else None, window_left=2)
     expect_composition(case)
+
+
+@pytest.mark.parametrize("options", [0, CAUSAL | KV_LEN, KV_START | WINDOW_LEFT, CROSS, CACHE_APPEND | CAUSAL])
+def test_ranges_of_rows(library, options):
+    """Documents in a row, and ranges of any rows, of which some are empty, beside other masks."""
+    keys = 9 if options & (CROSS | CACHE_APPEND) else 6
+    documents = torch.tensor([[0, 2], [0, 2], [2, 5], [2, 5], [2, 5], [5, 6]])
+    ranges = torch.stack([documents, torch.tensor([[0, keys], [3, 3], [4, 1], [keys, keys], [keys - 1, keys], [1, 4]])])
+    case = Case(library, h=2, d_model=10, dk=3, seq=6, seq_kv=keys, options=options | ROW_KEYS,
+                kv_len=[5, 4] if options & KV_LEN else None, kv_start=[1, 3] if options & KV_START else None,
+                past=[0, 3] if options & CACHE_APPEND else None, window_left=2, row_keys=ranges.to(torch.int32))
+    expect_composition(case)
+    assert options or (case.y[1, 1] == case.b["o"]).all()
+
+
+def test_documents_are_batch_entries(library):
+    """Packed sequences, each of which sees itself alone, and the same as a batch, to the bit."""
+    ranges = torch.tensor([[row // 4 * 4, row // 4 * 4 + 4] for row in range(12)], dtype=torch.int32)[None]
+    packed = Case(library, h=2, d_model=10, dk=3, seq=12, batch=1, options=ROW_KEYS, row_keys=ranges)
+    apart = Case(library, h=2, d_model=10, dk=3, seq=4, batch=3)
+    assert torch.equal(packed.q.view(3, 4, 10), apart.q) and torch.equal(packed.y.view(3, 4, 10), apart.y)
 
 
 @pytest.mark.parametrize("options", [0, CAUSAL])

@@ -26,18 +26,20 @@ static void *aligned(size_t bytes) {
   return (void *)(((uintptr_t)room + MHAGEN_ALIGN - 1) / MHAGEN_ALIGN * MHAGEN_ALIGN);
 }
 
-int main(int argc, char **argv) { /* kv_len, kv_start, q_len */
+int main(int argc, char **argv) { /* kv_len, kv_start, q_len, rows of a document */
   const mhagen_kernel *k = &kernel_kernel;
   const size_t d = (size_t)k->d_model, n = (size_t)k->seq, wide = (size_t)k->h * (size_t)k->dk;
   int lengths[3];
   if (!k->supported()) return puts("unsupported"), 0;
   for (int i = 0; i < 3 && i + 1 < argc; i++) lengths[i] = atoi(argv[i + 1]);
+  int *const ranges = malloc(2 * n * sizeof *ranges), rows = argc > 4 ? atoi(argv[4]) : k->seq;
+  for (int i = 0; i < k->seq; i++) ranges[2 * i] = i / rows * rows, ranges[2 * i + 1] = i / rows * rows + rows;
   const mhagen_weights weights = {.wq = numbers(d * wide), .wk = numbers(d * wide), .wv = numbers(d * wide),
                                   .wo = numbers(wide * d)};
   void *packed = aligned(k->packed_bytes);
   const mhagen_args args = {.q = numbers(n * d), .y = aligned(n * d * sizeof(float)), .packed = packed,
                             .workspace = aligned(k->workspace_bytes), .kv_len = &lengths[0],
-                            .kv_start = &lengths[1], .q_len = &lengths[2]};
+                            .kv_start = &lengths[1], .q_len = &lengths[2], .row_keys = ranges};
   return k->pack(&weights, packed) || k->run(&args);
 }
 """
@@ -57,11 +59,12 @@ class Kernel:
         run("gcc", "-O0", "--coverage", "-c", "kernel.c", cwd=directory)
         run("gcc", "-O1", "main.c", "mhagen.c", "kernel.o", "--coverage", "-pthread", "-o", "main", cwd=directory)
 
-    def fmas(self, kv_len, kv_start=0, q_len=None):
+    def fmas(self, kv_len, kv_start=0, q_len=None, rows=None):
         """Vectors that are multiplied and added to a sum: in all tiles, and in those of scores and context."""
         for old in self.directory.glob("*.gcda"):
             old.unlink()
-        if "unsupported" in run("./main", kv_len, kv_start, kv_len if q_len is None else q_len, cwd=self.directory):
+        if "unsupported" in run("./main", kv_len, kv_start, kv_len if q_len is None else q_len, rows or kv_len,
+                                cwd=self.directory):
             pytest.skip(f"this CPU has no {ISA}")
         found = subprocess.run(["gcov", "--json-format", "--stdout", "kernel.gcda"], cwd=self.directory, check=True,
                                capture_output=True, text=True).stdout
@@ -106,3 +109,14 @@ def test_rows_that_nobody_asks_for(tmp_path):
     assert kernel.fmas(128)[0] == pytest.approx(whole, rel=0.02)
     assert kernel.fmas(128, q_len=32)[0] <= 0.3 * whole
     assert kernel.fmas(128, q_len=0) == (0, 0)
+
+
+def test_documents(tmp_path):
+    """Rows of documents in a row compute about as many scores as the documents alone."""
+    shape = "h=2 d_model=64 dk=32"
+    _, attend = Kernel(tmp_path / "one", f"{shape} seq=64").fmas(64)
+    packed = Kernel(tmp_path / "packed", f"{shape} seq=256 row_keys=range")
+    _, whole = packed.fmas(256)
+    _, four = packed.fmas(256, rows=64)
+    print(f"{four} FMAs of 4 documents, {whole} of one; {four / attend:.2f} times those of a kernel for one")
+    assert 3.5 * attend <= four <= 4.6 * attend and whole >= 3 * four

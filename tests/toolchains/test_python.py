@@ -150,6 +150,8 @@ def drawn(layer, seed):
         elif name == "mask":
             numbers = draw.standard_normal(layer._mask_shape(), np.float32)
             arguments[name] = numbers > -0.5 if kernel.has("MASK_BOOL") else numbers
+        elif name == "row_keys":
+            arguments[name] = draw.integers(0, data.seq_kv + 1, (data.batch, data.seq, 2))
         elif name in _layer.LENGTHS:
             arguments[name] = draw.integers(most // 2, most + 1, data.batch)
     return weights, arguments
@@ -167,7 +169,7 @@ def test_against_reference(config, reference):
     results = layer.pack(**weights)(**arguments)
     y = results[0] if isinstance(results, tuple) else results
 
-    kept = {name: np.ascontiguousarray(array, np.int32 if name in _layer.LENGTHS else array.dtype)
+    kept = {name: np.ascontiguousarray(array, np.int32 if name in (*_layer.LENGTHS, "row_keys") else array.dtype)
             for name, array in arguments.items()}
     right = np.empty(y.shape)
     probs = np.empty((y.shape[0], layer.kernel.data.h, layer.kernel.data.seq, layer.kernel.data.seq_kv))
@@ -312,6 +314,24 @@ def test_refusals():
         assert "\n" not in str(caught.value)
     y = layer(x, kv_len=3)
     assert np.isfinite(y).all()  # as if nothing had happened
+
+
+def test_ranges_of_rows():
+    """Of each row of each batch entry, or of the rows of all entries; what is wrong is refused, also beyond 32 bits."""
+    layer, _, arguments = tiny(row_keys="range", batch=2)
+    x = arguments["q"]
+    ranges = [[0, 3], [0, 3], [0, 3], [3, 5], [3, 5]]
+    y = layer(x, row_keys=ranges)
+    assert (layer(x, row_keys=np.array([ranges, ranges], np.uint8)) == y).all()
+    assert np.abs(y - layer(x, row_keys=[[0, 5]] * 5)).max() > 1e-3
+    for wrong, rule in [([[0, 3]], "must be integers of the shape (2, 5, 2) or (5, 2)"),
+                        (np.ones((5, 2)), "must be integers of the shape"),
+                        (None, "row_keys: not given: this kernel reads it"),
+                        ([[0, 6]] * 5, "row_keys has a number that is outside 0..seq_kv"),
+                        ([[2**32, 5]] * 5, "row_keys has a number that is outside 0..seq_kv"),
+                        ([[-1, 5]] * 5, "row_keys has a number that is outside 0..seq_kv")]:
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            layer(x, row_keys=wrong)
 
 
 def test_types():

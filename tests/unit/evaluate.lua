@@ -434,7 +434,9 @@ function M.new(tape)
   function nodes.place(node, scope) define(scope, node.name, pointer(scope, node.args[1])) end
   function nodes.int(node, scope) define(scope, node.name, expr.eval(node.value, scope)) end
   function nodes.int_at(node, scope)
-    define(scope, node.name, look_up(scope, node.base)[expr.eval(node.off, scope)])
+    local array, at = look_up(scope, node.base), expr.eval(node.off, scope)
+    if array.buffer then array, at = array.buffer, array.off + at end
+    define(scope, node.name, math.tointeger(array[at]))
   end
   function nodes.fence() end
   function nodes.loop(node, scope)
