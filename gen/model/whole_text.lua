@@ -85,7 +85,8 @@ end
 -- What only decoders have, or only encoders.
 local function add_parts(values, embeddings, tables)
   local decodes = embeddings.decodes
-  values.norm_row = template.some(embeddings.biased and "whole_layer_norm.c.in" or "whole_rms_norm.c.in", values)
+  local norm_row = embeddings.biased and "whole_layer_norm.c.in" or "whole_rms_norm.c.in"
+  values.norm_row = part(values, embeddings.eps, norm_row)
   values.norms = part(values, embeddings.eps, "whole_norms.c.in")
   values.norm_at = embeddings.biased and "packed + GAINS_AT, packed + BIASES_AT" or "packed + GAINS_AT"
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
