@@ -366,6 +366,17 @@ def of_ids(graph):
     node.input[1] = "input_ids"
 
 
+def of_one_id(graph):
+    """Another position of id 1, which no node compares with."""
+    node = node_of(graph, "position_embeddings")
+    place, index = list(graph.node).index(node), node.input[1]
+    graph.initializer.append(numpy_helper.from_array(numpy.array(1), "one"))
+    for k, (op, *inputs) in enumerate([("Sub", "input_ids", "one"), ("Abs", "step0"), ("Min", "step1", "one"),
+                                       ("Add", "step2", index)]):
+        graph.node.insert(place + k, helper.make_node(op, inputs, [f"step{k}"], f"step{k}"))
+    node.input[1] = "step3"
+
+
 def from_the_end(graph):
     """Positions that count from the end of a run."""
     node = node_of(graph, "position_embeddings")
@@ -385,6 +396,7 @@ def one_more_norm(graph):
 REFUSED = {as_tanh: "no activation", other_residual: "added to", between_layers: "reads",
            in_hidden: "no activation", other_eps: "norms", other_words: "no sum with a row of a table",
            biased_mask: "does more than to hide", more_products: "no activation", of_ids: "ids",
+           of_one_id: "depends on ids",
            from_the_end: "is not the sum of the tables", one_more_norm: "norms behind the embeddings and behind"}
 
 
