@@ -12,7 +12,7 @@
 --                          these rows by a constant
 --   projection(find, value) -> that which makes a value, or nil
 --   norm_of(find, value) -> the only norm of a value, of gen/onnx/norms.lua, with out = its result behind gains and
---                          biases; or nil
+--                          biases; or nil, and true if there are several
 -- find.row_norms: of gen/onnx/norms.lua, with biases
 
 local indices = require "onnx.indices"
@@ -166,7 +166,7 @@ function M.norm_of(find, value)
       found = { kind = norm.kind, x = norm.x, eps = norm.eps, gains = norm.gains, bias = norm.bias, out = out }
     end
   end
-  return not twice and found or nil
+  return not twice and found or nil, twice
 end
 
 return M

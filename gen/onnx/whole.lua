@@ -67,7 +67,8 @@ end
 
 -- The norm behind the last layer, or nil where there is none, or where the graph returns the rows before it alone.
 local function last_norm(find, made)
-  local norm = made.keys.norm == "pre" and rows.norm_of(find, made.to)
+  local norm, several = rows.norm_of(find, made.to)
+  if several and not is_output(find, made.to) then refuse("%s has several", wording.short(made.to)) end
   if not norm or is_output(find, made.to) and not is_output(find, norm.out) then return nil end
   local shape = find.elements.shapes[made.to]
   return whole_layers.proved_norm(find, made.to, norm, shape[#shape])

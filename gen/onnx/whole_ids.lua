@@ -114,7 +114,7 @@ end
 
 -- ---- draws ----
 
-local DRAWS, IDS = 3, 61
+local DRAWS, IDS, FIRST = 3, 61, 4
 
 -- The ids that nodes behind the terms compare with, as those of padding.
 local function compared(find, terms)
@@ -130,10 +130,11 @@ local function compared(find, terms)
   return found
 end
 
--- Ids of the whole vocabulary but for that of padding, and types.
+-- Ids of the whole vocabulary but for that of padding, and types. The last draw has the first ids alone, which mean
+-- something of their own in most vocabularies.
 local function draw_of(found, padding, number)
   local ids, types = { n = 0 }, { n = 0 }
-  local last = found.ids.rows - 1
+  local last = (number > DRAWS and math.min(FIRST, found.ids.rows) or found.ids.rows) - 1
   for i = 0, IDS - 1 do
     local id = i * last // (IDS - 1)
     if id ~= padding then ids.n, ids[ids.n + 1] = ids.n + 1, id end
@@ -206,7 +207,7 @@ function M.embeddings(find, value)
   local found, terms = tables_of(find, norm and norm.x or value)
   local made = { words = found.ids, types = found.types, padding = compared(find, terms) }
   local width, shape, draws = found.ids.width, find.elements.shapes[value], {}
-  for i = 1, DRAWS do draws[i] = draw_of(found, made.padding, i) end
+  for i = 1, DRAWS + 1 do draws[i] = draw_of(found, made.padding, i) end
   local count = shape[#shape - 1]
   made.norm = norm and whole_layers.norm(find, norm, width)
   made.places = terms[1] and places_of(find, terms, draws, width, count) or nil

@@ -238,7 +238,8 @@ function M.of(find, x, y)
   end
   if layer.keys.norm == "pre" then
     norms[1] = add_norm(find, layer, 1, before, width)
-    M.proved_norm(find, layer.from, rows.norm_of(find, layer.from), width)
+    before.out = origin(find, x)
+    M.proved_norm(find, layer.from, before, width)
   end
   local norm = rows.norm_of(find, sum.out)
   local stream, u

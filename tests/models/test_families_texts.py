@@ -66,7 +66,7 @@ def test_layers_that_stand_twice(tmp_path):
         return {f"{at}layers.0.self_attn.{name}.weight": torch.ones(D, D) for at in places for name in Q_K_V_O.split()}
 
     places = ["backbone_model.", "depth_decoder.model."]
-    fields = {"model_type": "csm", **SIZES, "depth_decoder_config": SIZES}
+    fields = {"model_type": "csm", **SIZES, "depth_decoder_config": SIZES, "codec_config": {}}
     path = write_model(tmp_path / "both", fields, tensors(*places))
     assert layers_of(tmp_path / "out", path) == [f"{at}layers.0.self_attn" for at in places]
     path = write_model(tmp_path / "one", fields, tensors("anything."))

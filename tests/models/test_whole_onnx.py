@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from reference_lib import drawn_isa
-from tools import installed, in_turn, seed_of
+from tools import MHAGEN, installed, in_turn, run, seed_of
 from whole_lib import expect_refusal, joined, numpy, torch, transformers
 
 if not installed("onnx", "onnxscript"):
@@ -83,6 +83,14 @@ class Gated(torch.nn.Module):
         return self.first(x)
 
 
+class Bare(Gated):
+    """Of no norm at either end."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.first = torch.nn.Identity()
+
+
 def config_of(cls, name, **fields):
     draw = random.Random(seed_of(name))
     heads = draw.randint(1, 3)
@@ -109,6 +117,7 @@ TEXTS = {
                      pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **MOST),
     "gated": lambda name: Gated(24, 3, 20, 2, False),
     "gated, one matrix": lambda name: Gated(32, 2, 12, 2, True),
+    "gated, no last norm": lambda name: Bare(16, 2, 12, 1, False),
 }
 IMAGES = {
     "vit": of("ViT", **IMAGE),
@@ -377,6 +386,17 @@ def of_ids(graph):
     node.input[1] = "input_ids"
 
 
+def of_one_id(graph):
+    """Another position of id 1, which no node compares with."""
+    node = node_of(graph, "position_embeddings")
+    place, index = list(graph.node).index(node), node.input[1]
+    graph.initializer.append(numpy_helper.from_array(numpy.array(1), "one"))
+    for k, (op, *inputs) in enumerate([("Sub", "input_ids", "one"), ("Abs", "step0"), ("Min", "step1", "one"),
+                                       ("Add", "step2", index)]):
+        graph.node.insert(place + k, helper.make_node(op, inputs, [f"step{k}"], f"step{k}"))
+    node.input[1] = "step3"
+
+
 def from_the_end(graph):
     """Positions that count from the end of a run."""
     node = node_of(graph, "position_embeddings")
@@ -386,10 +406,18 @@ def from_the_end(graph):
     node.input[1] = "from the end"
 
 
+def one_more_norm(graph):
+    """Behind the last layer, whose rows have one already."""
+    rows = graph.output[0].name
+    behind(graph, rows, "LayerNormalization", numpy.linspace(0.5, 2, 16))
+    graph.output[0].name = f"{rows} changed"
+
+
 REFUSED = {as_tanh: "no activation", other_residual: "added to", between_layers: "reads",
            in_hidden: "no activation", other_eps: "norms", other_words: "no sum with a row of a table",
            biased_mask: "does more than to hide", more_products: "no activation", of_ids: "ids",
-           from_the_end: "is not the sum of the tables"}
+           of_one_id: "depends on ids",
+           from_the_end: "is not the sum of the tables", one_more_norm: "norms behind the embeddings and behind"}
 
 
 @pytest.mark.parametrize("change", REFUSED, ids=lambda change: change.__name__)
@@ -431,8 +459,16 @@ def with_gaps(graph):
     next(a for a in node.attribute if a.name == "kernel_shape").ints[:] = [5, 5]
 
 
+def two_last_norms(graph):
+    rows = node_of(graph, "model/layernorm/ReduceMean")
+    graph.initializer.append(numpy_helper.from_array(numpy.linspace(0.5, 2, 16, dtype="f4"), "gains"))
+    graph.node.append(helper.make_node("LayerNormalization", [rows.input[0], "gains"], ["other rows"], "other norm"))
+    graph.output.append(helper.make_tensor_value_info("other rows", onnx.TensorProto.FLOAT, None))
+
+
 @pytest.mark.parametrize("change, said", [(other_order, "is not the sum of patches"), (brighter, "sum of patches"),
-                                          (with_gaps, "cuts no patches")], ids=lambda value: getattr(
+                                          (with_gaps, "cuts no patches"),
+                                          (two_last_norms, "has several")], ids=lambda value: getattr(
                                               value, "__name__", ""))
 def test_images_that_look_alike(vit, change, said, tmp_path):
     model = onnx.load(vit)
@@ -440,6 +476,18 @@ def test_images_that_look_alike(vit, change, said, tmp_path):
     del model.graph.value_info[:]
     onnx.save(model, tmp_path / "m.onnx")
     expect_refusal(tmp_path / "m.onnx", tmp_path / "out", said, "isa=scalar")
+
+
+def test_another_norm(vit, tmp_path):
+    """Of the rows that the first layer reads, for another output."""
+    model = onnx.load(vit)
+    rows = node_of(model.graph, "embeddings/Add").output[0]
+    model.graph.initializer.append(numpy_helper.from_array(numpy.linspace(0.5, 2, 16, dtype="f4"), "gains"))
+    model.graph.node.append(helper.make_node("LayerNormalization", [rows, "gains"], ["other rows"], "other norm"))
+    model.graph.output.append(helper.make_tensor_value_info("other rows", onnx.TensorProto.FLOAT, None))
+    onnx.save(model, tmp_path / "m.onnx")
+    told = run(MHAGEN, "model", tmp_path / "m.onnx", "--whole", "isa=scalar", "-o", tmp_path / "out")
+    assert "output other rows" in told
 
 
 def test_refusals(bert, tmp_path):
