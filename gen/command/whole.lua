@@ -53,7 +53,7 @@ function M.begin(model, args)
   for _, name in ipairs(OTHERS) do
     if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
   end
-  if model.graph then return whole_graph.begin(model) end
+  if model.graph then return whole_graph.begin(model, args.image) end
   whole_part.take(model, args.only)
   local rows = model.rows == gguf_families and families.gguf or families.rows
   local row, known = family_rows.find(rows, model.type)

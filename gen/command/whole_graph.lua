@@ -3,14 +3,48 @@
 local host = require "host"
 local graph_whole = require "onnx.whole"
 local layers = require "model.layers"
+local whole_inputs = require "command.whole_inputs"
 local whole_product = require "command.whole_product"
 local wording = require "base.wording"
 
 local M = {}
 
--- Takes the layers of the graph with what is around them.
-function M.begin(model)
+local IMAGE, COLORS = 4, 3 -- axes of images, [batch][channels][height][width]
+
+-- The channels that the first convolution of images reads.
+local function channels_of(graph)
+  for _, node in ipairs(graph.nodes) do
+    local weights = node.op == "Conv" and graph.tensors[node.inputs[2]]
+    if weights and #weights.shape == IMAGE then return weights.shape[2] end
+  end
+  return COLORS
+end
+
+-- Gives images whose axes the graph leaves open the size that the user says.
+local function set_size(model, text)
+  local graph, size, open = model.graph, text and whole_inputs.size(text), nil
+  for _, name in ipairs(graph.inputs) do
+    local dims = (graph.values[name] or {}).dims or {}
+    if #dims == IMAGE and not (dims[2] and dims[3] and dims[4]) then
+      open = name
+      for k, extent in pairs { [2] = channels_of(graph), [3] = size and size[1], [4] = size and size[2] } do
+        dims[k] = dims[k] or extent
+      end
+    end
+  end
+  if open and not size then
+    error({ message = ("%s: --whole: the size of image %s is open; --image HEIGHTxWIDTH says it"):format(model.path,
+      wording.short(open)) }, 0)
+  end
+  if size and not open then
+    error({ message = ("%s: --image: no image of the graph leaves its size open"):format(model.path) }, 0)
+  end
+end
+
+-- Takes the layers of the graph with what is around them. size: of images, as the user says it, or nil.
+function M.begin(model, size)
   local layers_of = model.layers
+  set_size(model, size)
   model.whole, model.graph.of_parts = { graph = true }, true
   function model.layers(self, given)
     local with = { kv_len = "true" }

@@ -11,8 +11,8 @@ local M = {}
 
 local MOST = 1 << 14 -- as gen/model/whole_images.lua has it of fields
 
--- The height and the width that a text says.
-local function size_of(text)
+-- The height and the width that the option --image says.
+function M.size(text)
   local height, width = text:match "^(%d+)x(%d+)$"
   local size = { tonumber(height or text:match "^%d+$"), tonumber(width or text:match "^%d+$") }
   for i = 1, 2 do
@@ -31,7 +31,7 @@ function M.begin(model, size)
   if size and not whole.resized then
     error({ message = ("--image: type %s takes what its config.json says"):format(model.type) }, 0)
   end
-  whole.made = whole.inputs(model.fields, size and size_of(size))
+  whole.made = whole.inputs(model.fields, size and M.size(size))
   function whole.keys(c, i)
     local all = keys(c, i)
     all.seq = whole.made.rows

@@ -1,5 +1,6 @@
 -- Rows of a model in an ONNX graph on their way from layer to layer.
 --
+--   near(find) -> what the graph and a formula may differ by, of the largest number
 --   origin(find, value)      the first value with the same numbers in the same order
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
@@ -24,6 +25,20 @@ local HOPS = 16
 local same = { Cast = true, Dropout = true, Flatten = true, Identity = true, Reshape = true, Squeeze = true,
                Unsqueeze = true }
 local of_shapes = { Shape = true, Size = true }
+
+-- Constants are float32, or shorter.
+local NEAR, NEAR_OF_HALVES = 4e-6, 2e-4
+local halves = { F16 = true, BF16 = true }
+
+function M.near(find)
+  if not find.near then
+    find.near = NEAR
+    for _, tensor in pairs(find.graph.tensors) do
+      if halves[tensor.type] then find.near = NEAR_OF_HALVES end
+    end
+  end
+  return find.near
+end
 
 local function keeps(node) return node and node.domain == "" and same[node.op] end
 

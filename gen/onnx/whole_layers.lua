@@ -29,14 +29,13 @@ local function named(value) return wording.short(value) end
 -- ---- evaluation ----
 
 local SIZES = { 1, 0.1, 4 } -- of drawn rows
-local NEAR = 4e-6 -- of the largest number: constants are float32
 
 local function runner(find)
   return setmetatable({ arrays = find.graph.tools.arrays, shapes = find.elements.shapes }, values.Run)
 end
 
--- Whether the graph makes of drawn numbers for some values what a formula says: of (run, numbers ...) -> value. Nil, or
--- why not.
+-- Whether the graph makes of drawn numbers for some values what a formula says: of (run, numbers ...) -> value. Nil and
+-- the largest difference, or why not.
 function M.differs(find, sources, value, formula)
   local run, leaves, drawn, feeds = runner(find), {}, {}, {}
   for i, source in ipairs(sources) do
@@ -58,7 +57,7 @@ function M.differs(find, sources, value, formula)
   local wanted = formula(run, table.unpack(drawn))
   local largest = run:largest(wanted)
   local off = run.arrays.difference(made[value].at, wanted.at)
-  if off <= NEAR * largest then return nil end
+  if off <= rows.near(find) * largest then return nil, off end
   return ("%s is not what is proposed: drawn numbers differ by %.1e of the largest"):format(named(value), off / largest)
 end
 
@@ -116,6 +115,7 @@ end
 local function activation_of(find, list, h, halves, width)
   local sources = {}
   for i, each in ipairs(list) do sources[i] = each.out end
+  local best -- for graphs of f16, several may be near
   for turn = 1, #halves do
     for _, act in ipairs(ACTS) do
       local function formula(run, ...)
@@ -127,9 +127,11 @@ local function activation_of(find, list, h, halves, width)
         local y = meanings.activations[act](run, parts[turn])
         return #halves == 2 and run:apply("mul", y, parts[3 - turn]) or y
       end
-      if not M.differs(find.few(), sources, h, formula) then return act, turn end
+      local why, off = M.differs(find.few(), sources, h, formula)
+      if not why and (not best or off < best.off) then best = { act = act, turn = turn, off = off } end
     end
   end
+  if best then return best.act, best.turn end
   refuse("%s is no activation of %s that is known: %s", named(h), named(sources[1]), table.concat(ACTS, ", "))
 end
 

@@ -59,16 +59,6 @@ local function patches_of(find, value, name)
            axes = { shape[2], shape[3], shape[4] } }
 end
 
--- Refuses a graph of images of any size: its positions are of one.
-local function check_size(find, name)
-  local dims = (find.graph.values[name] or {}).dims or {}
-  for k = 2, AXES do
-    if not dims[k] then
-      refuse("image %s has an open axis; export the model with the size of its images", wording.short(name))
-    end
-  end
-end
-
 local function run_of(find)
   return setmetatable({ arrays = find.graph.tools.arrays, number = constants.of }, values.Run)
 end
@@ -93,7 +83,7 @@ local function product(find, run, made, pixels, image)
   return run:product(values.value(cut.at, { image[1] * made.rows, depth }), matrix)
 end
 
-local NEAR, SIZES = 4e-6, { 1, 0.1, 4 }
+local SIZES = { 1, 0.1, 4 }
 
 -- Compares the rows that the graph makes of drawn images with those of the tables.
 local function check(find, value, name, made)
@@ -115,14 +105,13 @@ local function check(find, value, name, made)
   sum = values.value(sum.at, { image[1] * count, width })
   if made.norm then sum = whole_layers.normed(run, made.norm, sum) end
   local largest, off = run:largest(sum), run.arrays.difference(got.at, sum.at)
-  if off > NEAR * largest then
+  if off > rows.near(find) * largest then
     refuse("%s is not the sum of patches, tokens and positions: drawn images differ by %.1e of the largest",
       wording.short(value), off / largest)
   end
 end
 
 function M.embeddings(find, value, name)
-  check_size(find, name)
   local norm, image = find.row_norms[value], find.elements.shapes[name]
   local sum = norm and norm.x or value
   local made = { patches = patches_of(find, sum, name), image = { image[3], image[4] }, tokens = {}, places = {} }

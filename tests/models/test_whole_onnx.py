@@ -417,7 +417,7 @@ REFUSED = {as_tanh: "no activation", other_residual: "added to", between_layers:
            in_hidden: "no activation", other_eps: "norms", other_words: "no sum with a row of a table",
            biased_mask: "does more than to hide", more_products: "no activation", of_ids: "ids",
            of_one_id: "depends on ids",
-           from_the_end: "is not the sum of the tables", one_more_norm: "norms behind the embeddings and behind"}
+           from_the_end: "is not the sum of the tables", one_more_norm: "two epsilons"}
 
 
 @pytest.mark.parametrize("change", REFUSED, ids=lambda change: change.__name__)
@@ -426,6 +426,18 @@ def test_look_alikes(bert, change, tmp_path):
     change(model.graph)
     onnx.save(model, tmp_path / "m.onnx")
     expect_refusal(tmp_path / "m.onnx", tmp_path / "out", REFUSED[change], "isa=scalar", "seq=8")
+
+
+@torch.no_grad()
+def test_norms_at_both_ends(bert, tmp_path):
+    model = onnx.load(bert)
+    one_more_norm(model.graph)
+    node_of(model.graph, "changed").attribute.append(helper.make_attribute("epsilon", 1e-12))
+    onnx.save(model, tmp_path / "m.onnx")
+    made = [Encoder(path, tmp_path / path.parent.name, "isa=scalar", "seq=8") for path in (bert, tmp_path / "m.onnx")]
+    (_, before, _), (status, rows, _) = (whole.run([5, 6, 7, 8]) for whole in made)
+    right = torch.nn.functional.layer_norm(before, (16,)) * torch.linspace(0.5, 2, 16)
+    assert status == 0 and near(rows, right)
 
 
 @pytest.fixture(scope="module")
@@ -488,6 +500,49 @@ def test_another_norm(vit, tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     told = run(MHAGEN, "model", tmp_path / "m.onnx", "--whole", "isa=scalar", "-o", tmp_path / "out")
     assert "output other rows" in told
+
+
+@torch.no_grad()
+def test_open_images(tmp_path):
+    """A graph of images of any size is for the size that --image says."""
+    model = Pixels(model_of(of("ViT", num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24,
+                               **IMAGE), "vit")).eval()
+    image = torch.randn(1, 3, 24, 24)
+    axes = dict(enumerate(["batch", "channels", "height", "width"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (image,), tmp_path / "m.onnx", dynamo=False, input_names=["pixel_values"],
+                          dynamic_axes={"pixel_values": axes}, opset_version=14)
+    expect_refusal(tmp_path / "m.onnx", tmp_path / "out", "--image HEIGHTxWIDTH says it", "isa=scalar")
+    status, rows, _ = Images(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar", "--image", "24").run(image)
+    assert status == 0 and near(rows, model(image)[0])
+
+
+def test_size_of_closed_images(vit, bert, tmp_path):
+    for path in vit, bert:
+        expect_refusal(path, tmp_path / "out", "no image of the graph", "isa=scalar", "seq=8", "--image", "24")
+
+
+@torch.no_grad()
+def test_halves(tmp_path):
+    """f16 constants are taken as they are; the activation is the nearest one."""
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+    for act in "gelu", "gelu_new":
+        model = Texts(model_of(of("Bert", vocab_size=60, hidden_act=act, hidden_size=16, num_attention_heads=2,
+                                  num_hidden_layers=1, intermediate_size=24, **MOST), act)).eval()
+        inputs = text_inputs(model, "bert")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(model, (inputs,), tmp_path / "m.onnx", dynamo=False, input_names=list(inputs),
+                              dynamic_axes={key: {0: "batch", 1: "rows"} for key in inputs}, opset_version=14)
+        onnx.save(convert_float_to_float16(onnx.load(tmp_path / "m.onnx")), tmp_path / "m.onnx")
+        whole = Encoder(tmp_path / "m.onnx", tmp_path / act, "isa=scalar", "seq=8")
+        ids = torch.randint(3, 60, (1, 8))
+        right = model(ids, torch.ones_like(ids), torch.zeros_like(ids))[0]
+        status, rows, _ = whole.run(ids[0].numpy())
+        assert status == 0 and near(rows, right, 3e-3)
+        assert ("ffn_act=gelu_tanh" in whole.text) == (act == "gelu_new")
 
 
 def test_refusals(bert, tmp_path):
