@@ -160,7 +160,7 @@ end
 function printers.when(isa, node, indent, out)
   local word = indent
   while node do
-    out[#out + 1] = ("%sif (%s < %s) {"):format(word, expr.compared(node.left), expr.compared(node.right))
+    out[#out + 1] = wrap(("%sif (%s < %s) {"):format(word, expr.compared(node.left), expr.compared(node.right)), indent)
     print_body(isa, node.body, indent .. "  ", out)
     word = indent .. "} else "
     local otherwise, only = node.otherwise, node.otherwise and node.otherwise[1]
