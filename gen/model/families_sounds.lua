@@ -69,7 +69,7 @@ return {
   { types = { "lasr_encoder" }, stacks = { stack(LAYER, O_PROJ, joined(PADDED, rope "half")) },
     defaults = sizes(512, 8, 17), harmless = s.CONFORMER },
   { types = { "lasr_ctc" }, parts = { { within = { "encoder_config" }, of = "lasr_encoder", before = "encoder." } } },
-  { types = { "nemotron3_diarization_audio" }, stacks = { stack(LAYER, O_PROJ, joined(PADDED, HALVED)) },
+  { types = { "nemotron3_diarization_audio" }, stacks = { stack(LAYER, O_PROJ, joined(PADDED, rope "half")) },
     defaults = sizes(512, 8, 31) },
   { types = { "nemotron3_diarization" }, harmless = "head_config", parts = {
     { within = { "audio_config" }, of = "nemotron3_diarization_audio", before = "audio_tower." } } },

@@ -19,6 +19,7 @@ end
 function M.sliding(c, i)
   local all = c:list "sliding_windows" or { { 16, 4 }, { 16, 4 }, { 16, 0 }, { 16, 0 }, { 16, 4 }, { 16, 4 } }
   local pair = all[i + 1]
+  if not pair then return { limit = { 0, "sliding_windows", "has no windows of some layers" } } end
   local left, right = table.unpack(type(pair) == "table" and pair or {})
   if math.type(left) ~= "integer" or math.type(right) ~= "integer" or left < 1 or right < 0 then
     c:fail("sliding_windows", "element %d must be two numbers", i + 1)
@@ -31,10 +32,11 @@ function M.informer(stacks)
   for _, of in ipairs(stacks) do
     local keys = of.keys
     of.keys = function(c, i, sizes)
-      if c:word("attention_type", "prob") ~= "full" and keys(c, i, sizes).attention ~= "cross" then
-        c:fail("attention_type", "is not full: some queries alone are computed, which no kernel does")
+      local made = keys(c, i, sizes)
+      if c:word("attention_type", "prob") ~= "full" and made.attention ~= "cross" then
+        made.limit = { 0, "attention_type", "is not full: some queries alone are computed" }
       end
-      return keys(c, i, sizes)
+      return made
     end
   end
   return stacks

@@ -1,4 +1,7 @@
 """More rows as families.py has them: models of texts and of images or sounds, of which these are the texts."""
+import json
+import pathlib
+
 from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, SECTIONS, TINY, TINY_GQA, TINY_MOE,
                            TINY_TOWER, WINDOW, Row)
 from families_texts import INTERLEAVED
@@ -11,9 +14,19 @@ EXPERTS = {**TINY_MOE, "n_routed_experts": 2, "n_shared_experts": 1, "moe_num_ex
            "moe_num_shared_experts": 1, "moe_topk": 1}
 
 
+DEFAULTS = json.loads((pathlib.Path(__file__).parent / "configs/defaults.json").read_text())
+
+
+def tower(kind, part, fields):
+    """Those fields that the config of a tower has, of which others would be refused."""
+    own = DEFAULTS.get(kind, {}).get(part)
+    return {name: value for name, value in fields.items() if own is None or name in own}
+
+
 def composite(name, kind, keys=ROPE, of=None, text={}, at=SECOND, weights={}, matrices=Q_K_V_O, **more):
     """A text whose layers are of two, with towers of other types. of: its type, if the config does not know it."""
-    towers = {part: dict(more.pop("tower", TOWER)) for part in more.pop("towers", ["vision_config"])}
+    fields = more.pop("tower", TOWER)
+    towers = {part: tower(kind, part, fields) for part in more.pop("towers", ["vision_config"])}
     known = {**TINY, **TINY_GQA, "num_hidden_layers": 2, **({"model_type": of} if of else {}), **text}
     return Row(f"{name}, text", kind, at, matrices, keys, {
         "text_config": known, **towers, **more}, weights, since=5)
@@ -67,9 +80,10 @@ COMPOSITES = [
     Row("Kosmos 2.5, text", "kosmos-2.5", "text_model.model.layers.1.self_attn", Q_K_V_OUT,
         "causal=true h=4 d_model=64 dk=16", dict(
             text_config=dict(embed_dim=64, attention_heads=4, layers=2, ffn_dim=32, vocab_size=50),
-            vision_config=dict(TOWER, head_dim=16)), since=5),
+            vision_config=tower("kosmos-2.5", "vision_config", dict(TOWER, head_dim=16))), since=5),
     Row("Phi-4 multimodal", "phi4_multimodal", LAYER, "qkv_proj o_proj", f"{ROPE} {WINDOW}", dict(
-        sliding_window=4, vision_config=TOWER, audio_config=TOWER, **TINY_GQA), since=5),
+        sliding_window=4, **TINY_GQA, **{part: tower("phi4_multimodal", part, TOWER)
+                                         for part in ("vision_config", "audio_config")}), since=5),
     *[composite(name, kind, "causal=true", text=dict(
         model_type="opt", word_embed_proj_dim=64, ffn_dim=32, max_position_embeddings=64, **{
             field: ... for field in ("num_key_value_heads", "head_dim", "rope_theta")}), matrices=Q_K_V_OUT,
