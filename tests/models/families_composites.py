@@ -82,8 +82,7 @@ COMPOSITES = [
             text_config=dict(embed_dim=64, attention_heads=4, layers=2, ffn_dim=32, vocab_size=50),
             vision_config=tower("kosmos-2.5", "vision_config", dict(TOWER, head_dim=16))), since=5),
     Row("Phi-4 multimodal", "phi4_multimodal", LAYER, "qkv_proj o_proj", f"{ROPE} {WINDOW}", dict(
-        sliding_window=4, **TINY_GQA, **{part: tower("phi4_multimodal", part, TOWER)
-                                         for part in ("vision_config", "audio_config")}), since=5),
+        sliding_window=4, vision_config=TOWER, audio_config=TOWER, **TINY, **TINY_GQA), since=5),
     *[composite(name, kind, "causal=true", text=dict(
         model_type="opt", word_embed_proj_dim=64, ffn_dim=32, max_position_embeddings=64, **{
             field: ... for field in ("num_key_value_heads", "head_dim", "rope_theta")}), matrices=Q_K_V_OUT,

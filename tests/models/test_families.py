@@ -69,7 +69,7 @@ REFUSED = [
         at="encoder.layers.0.self_attn", maps="q_proj k_proj v_proj out_proj"), "attention_type: is not full"),
     ("moonshine_streaming_encoder", dict(sliding_windows=[[0, 4]]), {}, "sliding_windows: element 1 must be two numb"),
     ("moonshine_streaming_encoder", dict(sliding_windows=[4]), {}, "sliding_windows: element 1 must be two numbers"),
-    ("moonshine_streaming_encoder", dict(sliding_windows=[]), {}, "sliding_windows: element 1 must be two numbers"),
+    ("moonshine_streaming_encoder", dict(sliding_windows=[]), {}, "sliding_windows: has no windows of some layers"),
     ("clap_audio_model", dict(depths=[1, 1], num_attention_heads=[2]), {}, "num_attention_heads: has 1 numbers"),
     ("swin2sr", dict(depths=[1, 1], num_heads=[2]), {}, "num_heads: has 1 numbers"),
     ("blip_text_model", {}, dict(at="bert.encoder.layer.0.attention", maps=BERT),
