@@ -245,7 +245,12 @@ void compare(checker *c, int biases, norms *y, norms *probs) {
   check_probs(c);
 }
 
-static double relative(norms sum) { return sum.error > 0 ? sqrt(sum.error / sum.size) : 0; }
+/* Squares of errors that float32 has no numbers for: a result of 1e-48, where a sink takes all weight, is 0. */
+static const double UNDERFLOW_OF_SQUARES = 1e-70;
+
+static double relative(norms sum) {
+  return sum.error > UNDERFLOW_OF_SQUARES ? sqrt(sum.error / sum.size) : 0;
+}
 
 /* How many columns of y, or of the contexts, round independently of each other. */
 static int width(const checker *c) {
