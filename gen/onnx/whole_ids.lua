@@ -187,8 +187,8 @@ local function check(find, value, made, draw, padded)
   local width, count = shape[#shape], indices.count(shape)
   local sum = values.value(run.arrays.numbers(count, 0.0), { count // width, width })
   for _, of in ipairs { made.words, made.types } do
-    local taken = values.value(run.arrays.taken(run:tensor(of.tensor).at, 1, of.rows, width, feeds[of.index].at),
-      sum.shape)
+    of.numbers = of.numbers or run:tensor(of.tensor).at
+    local taken = values.value(run.arrays.taken(of.numbers, 1, of.rows, width, feeds[of.index].at), sum.shape)
     if of.scale then
       taken = run:apply("mul", run:apply("sub", taken, run:constant(of.zero)), run:constant(of.scale))
     end
@@ -225,6 +225,7 @@ function M.embeddings(find, value)
       check(other, value, made, draw, true)
     end
   end
+  for _, of in ipairs { made.words, made.types } do of.numbers = nil end
   return made
 end
 
