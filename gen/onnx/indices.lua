@@ -6,6 +6,7 @@
 --   broadcast(from, shape)          that of an operand which is broadcast, or nil
 --   broadcast_steps(from, shape), joined(a, b)    its steps, or nil; the axes of what two operands make, or nil
 --   edges(count)                    indices that represent all of such axes, whatever is split, joined and transposed
+--   all_are(list, x)                whether all numbers of a list are x; one that is missing has none
 --   axis_of(node, default, rank)    the attribute axis, from 1; nil where there is none
 --   attempt(read, ...)              what read returns; nil and why where a node is not as its operator must be
 
@@ -98,6 +99,13 @@ function M.edges(count)
   table.move(high, 1, #high, #list + 1, list)
   if count > 2 then list[#list + 1] = count - 1 end
   return list
+end
+
+function M.all_are(list, x)
+  for _, value in ipairs(list or {}) do
+    if value ~= x then return false end
+  end
+  return true
 end
 
 function M.axis_of(node, default, rank)

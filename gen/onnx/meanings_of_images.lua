@@ -17,8 +17,9 @@ local rows = {}
 function rows.Conv(run, node, x, w, bias)
   local t, places = node.attributes, #x.shape - 2
   local auto = t.auto_pad or "NOTSET"
-  for _, number in ipairs(t.pads or {}) do if number ~= 0 then auto = "of the attribute pads" end end
-  if auto ~= "NOTSET" and auto ~= "VALID" or (t.group or 1) ~= 1 then refuse("with padding, or of groups") end
+  if auto ~= "NOTSET" and auto ~= "VALID" or not indices.all_are(t.pads, 0) or (t.group or 1) ~= 1 then
+    refuse("with padding, or of groups")
+  end
   local own, extents, kernel, outer, inner = steps_of(x.shape), {}, {}, {}, {}
   for k = 1, places do
     local stride, apart, size = t.strides and t.strides[k] or 1, t.dilations and t.dilations[k] or 1, w.shape[k + 2]

@@ -20,6 +20,8 @@ local tensors = require "model.tensors"
 
 local M = {}
 
+local all_are = indices.all_are
+
 -- Types of weights.
 local READABLE = { F64 = true, F32 = true, F16 = true, BF16 = true, I8 = true, U8 = true, I4 = true, U4 = true }
 
@@ -252,13 +254,6 @@ function constant.Gemm(elements, node)
   local made, why = plain(elements, node, (t.transB or 0) ~= 0)
   if made then made.bias = bias end
   return made, why
-end
-
-local function all_are(list, x)
-  for _, value in ipairs(list or {}) do
-    if value ~= x then return false end
-  end
-  return true
 end
 
 -- Of one place to itself: its rows are places, and its columns channels, which lie outside of them.

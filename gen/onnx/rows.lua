@@ -1,6 +1,7 @@
 -- Rows of a model in an ONNX graph on their way from layer to layer.
 --
 --   near(find) -> what the graph and a formula may differ by, of the largest number
+--   run(find) -> what meanings of operators get first, of gen/onnx/values.lua
 --   origin(find, value)      the first value with the same numbers in the same order
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
@@ -16,8 +17,10 @@
 --                          biases; or nil, and true if there are several
 -- find.row_norms: of gen/onnx/norms.lua, with biases
 
+local constants = require "onnx.constants"
 local indices = require "onnx.indices"
 local products = require "onnx.products"
+local values = require "onnx.values"
 
 local M = {}
 
@@ -38,6 +41,11 @@ function M.near(find)
     end
   end
   return find.near
+end
+
+function M.run(find)
+  return setmetatable({ arrays = find.graph.tools.arrays, shapes = find.elements.shapes, number = constants.of },
+    values.Run)
 end
 
 local function keeps(node) return node and node.domain == "" and same[node.op] end
@@ -81,9 +89,9 @@ local function width_of(find, value)
   return shape[#shape]
 end
 
--- The constant row that an Add adds, and its other operand.
-local function added(find, node, width)
-  for k = 1, node and node.op == "Add" and node.domain == "" and 2 or 0 do
+-- The constant row that a node of this operator adds or multiplies by, and its other operand; or nil.
+local function row_of(find, node, op, width)
+  for k = 1, node and node.op == op and node.domain == "" and 2 or 0 do
     local list = M.vector(find, node.inputs[k], width)
     if list then return list, node.inputs[3 - k] end
   end
@@ -92,7 +100,7 @@ end
 -- A sum with a constant row that is added to it, and to which nothing else is.
 local function with_row(find, sum)
   local readers = M.readers(find, sum.out)
-  local list = #readers == 1 and added(find, readers[1], width_of(find, sum.out))
+  local list = #readers == 1 and row_of(find, readers[1], "Add", width_of(find, sum.out))
   if list then sum.row, sum.out = list, readers[1].outputs[1] end
   return sum
 end
@@ -111,24 +119,16 @@ end
 
 -- ---- gains ----
 
--- The constant row that a node multiplies a value by; or nil.
-local function gains_of(find, node, width)
-  for k = 1, node and node.op == "Mul" and node.domain == "" and 2 or 0 do
-    local list = M.vector(find, node.inputs[k], width)
-    if list then return list, node.inputs[3 - k] end
-  end
-end
-
 function M.scaled(find, value)
   local all = M.readers(find, value)
-  local list = #all == 1 and gains_of(find, all[1], width_of(find, value))
+  local list = #all == 1 and row_of(find, all[1], "Mul", width_of(find, value))
   if list then return all[1].outputs[1], list end
   return value
 end
 
 function M.scaled_before(find, value)
   value = M.origin(find, value)
-  local list, before = gains_of(find, find.graph.makers[value], width_of(find, value))
+  local list, before = row_of(find, find.graph.makers[value], "Mul", width_of(find, value))
   if list then return before, list end
   return value
 end
@@ -139,7 +139,7 @@ end
 local function with_bias(find, product)
   local made = { product = product, out = product.out }
   local readers = M.readers(find, product.out)
-  local list = #readers == 1 and added(find, readers[1], product.columns)
+  local list = #readers == 1 and row_of(find, readers[1], "Add", product.columns)
   if product.bias then
     made.bias = M.vector(find, product.bias, product.columns)
     if not made.bias or list then return made end
@@ -165,7 +165,7 @@ end
 function M.projection(find, value)
   value = M.origin(find, value)
   local node = find.graph.makers[value]
-  local list, before = added(find, node, width_of(find, value))
+  local list, before = row_of(find, node, "Add", width_of(find, value))
   if list then node = find.graph.makers[M.origin(find, before)] end
   local product = products.by_constant(find.elements, node)
   return product and with_bias(find, product)

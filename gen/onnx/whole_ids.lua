@@ -147,7 +147,7 @@ end
 
 -- The sum of terms that no id changes, as a list of numbers for all rows of a run.
 local function places_of(find, terms, draws, width, count)
-  local run = setmetatable({ arrays = find.graph.tools.arrays }, values.Run)
+  local run = rows.run(find)
   local first
   for _, draw in ipairs(draws) do
     local made = evaluated(find, terms, draw)
@@ -179,7 +179,7 @@ end
 
 -- Compares the rows of the graph with those of the tables, in a run where some rows are padding or none.
 local function check(find, value, made, draw, padded)
-  local run = setmetatable({ arrays = find.graph.tools.arrays, number = constants.of }, values.Run)
+  local run = rows.run(find)
   local all = find.elements.shapes[value]
   local seen = padded and all[#all - 1] // 2 + 1 or all[#all - 1]
   local got, feeds = evaluated(find, { value }, draw, seen)
@@ -246,7 +246,8 @@ local function is_far(keys, q, k)
   return right and k > q + right or left and k < q - left
 end
 
--- Compares the numbers of a mask, of which each row of keys is that of a query or of all, in a run of some rows.
+-- Evaluates a mask with all keys, half of them and one, and compares its numbers. A mask has a row of keys for each
+-- query, or one for all.
 local function check_mask(find, layer, mask)
   local shape = find.elements.shapes[mask.value]
   local keys, queries = shape[#shape], shape[#shape - 1] or 1

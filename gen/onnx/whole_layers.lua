@@ -30,14 +30,10 @@ local function named(value) return wording.short(value) end
 
 local SIZES = { 1, 0.1, 4 } -- of drawn rows
 
-local function runner(find)
-  return setmetatable({ arrays = find.graph.tools.arrays, shapes = find.elements.shapes }, values.Run)
-end
-
 -- Whether the graph makes of drawn numbers for some values what a formula says: of (run, numbers ...) -> value. Nil and
 -- the largest difference, or why not.
 function M.differs(find, sources, value, formula)
-  local run, leaves, drawn, feeds = runner(find), {}, {}, {}
+  local run, leaves, drawn, feeds = rows.run(find), {}, {}, {}
   for i, source in ipairs(sources) do
     local shape = find.elements.shapes[source]
     local width = shape[#shape]

@@ -20,7 +20,7 @@ local wording = require "base.wording"
 
 local M = {}
 
-local refuse = proposal.refuse
+local all_are, refuse = indices.all_are, proposal.refuse
 local AXES = 4 -- of images: [batch][channels][height][width]
 
 function M.input(find, value)
@@ -28,13 +28,6 @@ function M.input(find, value)
   local name = plan and #plan.inputs == 1 and plan.inputs[1]
   local shape = name and find.elements.shapes[name]
   return shape and #shape == AXES and name or nil
-end
-
-local function all_are(list, x)
-  for _, value in ipairs(list or {}) do
-    if value ~= x then return false end
-  end
-  return true
 end
 
 -- The convolution that cuts an image into patches.
@@ -57,10 +50,6 @@ local function patches_of(find, value, name)
   local down, across = image[3] // shape[3], image[4] // shape[4]
   return { tensor = tensor, rows = down * across, down = down, across = across,
            axes = { shape[2], shape[3], shape[4] } }
-end
-
-local function run_of(find)
-  return setmetatable({ arrays = find.graph.tools.arrays, number = constants.of }, values.Run)
 end
 
 -- The rows that the graph makes of an image.
@@ -87,7 +76,7 @@ local SIZES = { 1, 0.1, 4 }
 
 -- Compares the rows that the graph makes of drawn images with those of the tables.
 local function check(find, value, name, made)
-  local run, image = run_of(find), find.elements.shapes[name]
+  local run, image = rows.run(find), find.elements.shapes[name]
   local pixels = run.arrays.drawn(1, indices.count(image) // image[4], image[4], 1, SIZES)
   local got = rows_of(find, value, name, pixels)
   local count, width = got.shape[#got.shape - 1], got.shape[#got.shape]
@@ -115,7 +104,7 @@ function M.embeddings(find, value, name)
   local norm, image = find.row_norms[value], find.elements.shapes[name]
   local sum = norm and norm.x or value
   local made = { patches = patches_of(find, sum, name), image = { image[3], image[4] }, tokens = {}, places = {} }
-  local run = run_of(find)
+  local run = rows.run(find)
   local zeros = rows_of(find, sum, name, run.arrays.numbers(indices.count(image), 0.0))
   local count, width = zeros.shape[#zeros.shape - 1], zeros.shape[#zeros.shape]
   local first = count - made.patches.rows
