@@ -184,7 +184,9 @@ rows.Split = function(run, node, x, sizes)
   local steps, each = steps_of(x.shape), (x.shape[axis] + count - 1) // count
   for k = 1, count do
     local shape = copied(x.shape)
-    shape[axis] = list and list[k] or math.min(each, x.shape[axis] - first)
+    local left = x.shape[axis] - first
+    shape[axis] = list and list[k] or math.min(each, left)
+    if shape[axis] < 0 or shape[axis] > left then refuse("in parts that its axis of %d has not", x.shape[axis]) end
     parts[k] = run:moved(x, shape, steps, first * steps[axis])
     first = first + shape[axis]
   end

@@ -17,6 +17,7 @@ from tools import ROOT, in_turn
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 BATCH, SEEN, WRITTEN = 2, 11, 7  # sequences, and the rows that encoders see and decoders write
+NEAR = 5e-6  # of the largest result, against float32 of PyTorch, which has errors of that size itself
 UNSEEN = CROSS | BOTTOM_RIGHT | SCALE  # options that alone change nothing where seq = seq_kv, or no y
 STEPS = [8, 8] + 32 * [1]  # the rows of each run with a cache: a prompt in chunks, then a row at a time
 
@@ -246,7 +247,7 @@ def test_architecture(transformers, reference, row, tmp_path):
     used = ... if cross else real  # what padding has for results has no use
     error, size = (torch.cat(got, dim=1) - y)[used].abs().max().item(), y[used].abs().max().item()
     print(f"\n{row.name:30} max |difference| {error:.1e}, max |y| {size:.1f}", end="")
-    assert error <= 2e-5
+    assert error <= NEAR * size
 
     whole = Kernel.from_buffer_copy(shape)  # the same without a cache
     whole.options &= ~(CACHE_APPEND | CACHE_FIXED)

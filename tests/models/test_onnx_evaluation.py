@@ -1,4 +1,6 @@
 """What the proof of an import evaluates (gen/onnx/evaluate.lua), against ONNX Runtime: each operator that it knows."""
+import subprocess
+
 import pytest
 
 from tools import ROOT, run
@@ -277,6 +279,14 @@ def test_rounding_is_left_out(tmp_path):
     onnx.save(model_of(*ROUNDED[1]), tmp_path / "m.onnx")
     got = evaluated(tmp_path / "m.onnx")
     assert (got["o0"] == X).all() and got["o1"] == 1 and got["o2"] == 0
+
+
+@pytest.mark.parametrize("sizes", [(3, 9), (9, -5), (5, 0)])
+def test_split_that_its_axis_has_not(tmp_path, sizes):
+    """X has 4 columns; what is larger would be memory that no file needs."""
+    onnx.save(model_of("Split", 17, [X, i(*sizes)], {"axis": -1}), tmp_path / "m.onnx")
+    result = subprocess.run([EVALUATE, tmp_path / "m.onnx"], capture_output=True, text=True)
+    assert result.returncode and "in parts that its axis of 4 has not" in result.stderr
 
 
 def test_every_operator_has_a_case():
