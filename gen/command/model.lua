@@ -9,6 +9,7 @@ local fixed = require "onnx.fixed"
 local json = require "base.json"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
+local layers_around = require "command.layers_around"
 local matrices = require "graph.matrices"
 local model_text = require "model.text"
 local onnxruntime = require "command.onnxruntime"
@@ -293,7 +294,10 @@ local function run(args)
   local model = weights.open_model(args.path)
   if args.single and not args.whole then error({ message = "--single is made with --whole, or by mhagen gen" }, 0) end
   if args.image and not args.whole then error({ message = "--image is made with --whole" }, 0) end
-  if args.whole then whole.begin(model, args) end
+  if args.layers and args.whole then
+    error({ message = "--layers and --whole: a whole model has whole layers; give one of them" }, 0)
+  end
+  if args.whole then whole.begin(model, args) elseif args.layers then layers_around.begin(model) end
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)
   share(kernels)
@@ -338,6 +342,7 @@ local function add_options(cmd)
   cmd:option("--only", "take only layers with this text in their names, such as encoder."):argname("<TEXT>")
   cmd:option("--ignore", "ignore this field or tensor, although it may change attention; repeatable")
     :argname("<NAME>"):count("*")
+  cmd:flag("--layers", "of an ONNX file: kernels of whole layers, with norms, residual and feed-forward")
   cmd:flag("--whole", "write the whole model, from ids or pixels on, and one file of weights, NAME.packed")
   cmd:flag("--single", "with --whole: write all its C as one NAME.c and one NAME.h")
   cmd:option("--image", "with --whole: height and width of images, as 224 or 224x280; default: the model's")
@@ -348,7 +353,8 @@ local function add_options(cmd)
   takes.force(cmd)
   takes.quiet(cmd)
   cmd:flag("--values", "print a line of JSON for each layer instead: its values of an ONNX graph")
-  takes.help_keys(cmd, "Exit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")
+  takes.help_keys(cmd, "Exit status: 0 done, 2 the command line or a file is wrong; nothing is written then.",
+    { h = true, d_model = true, dk = true })
 end
 
 return {

@@ -119,13 +119,13 @@ function M.write_file(path, text, force, mark)
   M.write_files(dir, { { name = name, text = text, mark = mark } }, force)
 end
 
--- Help on the keys of a config: the required keys, then `more`; all keys with --help-keys.
-function M.help_keys(cmd, more)
+-- Help on the keys of a config: the required keys but the model's own, then `more`; all keys with --help-keys.
+function M.help_keys(cmd, more, own)
   cmd:flag("--help-keys", "show all config keys and exit"):action(function()
     errors.must(host.print(show.help()))
     error({ status = 0 }, 0)
   end)
-  cmd:epilog(show.short_help() .. (more and "\n\n" .. more or ""))
+  cmd:epilog(show.short_help(own) .. (more and "\n\n" .. more or ""))
 end
 
 -- The config of a command.

@@ -11,7 +11,6 @@ local graph_norms = require "onnx.norms"
 local indices = require "onnx.indices"
 local proposal = require "onnx.proposal"
 local rows = require "onnx.rows"
-local layers = require "model.layers"
 local whole_ids = require "onnx.whole_ids"
 local whole_layers = require "onnx.whole_layers"
 local whole_pixels = require "onnx.whole_pixels"
@@ -22,26 +21,18 @@ local M = {}
 local refuse = proposal.refuse
 
 -- What a layer's kernel does not have in a whole model.
-local function check_layer(layer)
-  local found = layer.found or refuse("an operator of attention is not read; write the file without fusing it")
-  if found.inputs.k or found.inputs.v then refuse("it is no self-attention") end
+local function check_layer(found)
   if found.inputs.past_k then refuse("it has keys of earlier runs") end
   if found.inputs.masks[1] then refuse("mask %s is no padding", wording.short(found.inputs.masks[1].value)) end
   if found.tables then refuse("its angles of rope do not grow by the same from row to row") end
-  if next(found.swapped) then refuse("its rows lie as [rows][batch]") end
-  return found
 end
 
 local function read_layer(find, layer, before)
-  local found = check_layer(layer)
-  local made = whole_layers.of(find, found.inputs.q, found.output)
+  local made = whole_layers.surround(find, layer)
+  check_layer(layer.found)
   if before and made.from ~= before then
     refuse("it reads %s, and the layer before makes %s", wording.short(made.from), wording.short(before))
   end
-  local bias = found.weights.bo
-  for matrix, of in pairs(made.weights) do found.weights[matrix] = of end
-  for i, x in ipairs(made.weights.bo and bias or {}) do found.weights.bo[i] = found.weights.bo[i] + x end
-  for _, word in ipairs(layers.key_list(made.keys)) do layer.keys[#layer.keys + 1] = word end
   local notes = {}
   for _, note in ipairs(layer.notes or {}) do
     if not note:find "left out, for kv_len" then notes[#notes + 1] = note end

@@ -6,6 +6,7 @@
 --   of(find, x, y) -> layer; raises a text that says why there is none
 --     find    of gen/onnx/layers.lua
 --     x, y    the values that attention reads, and its result
+--   surround(find, layer) -> the same of a layer of gen/onnx/operators.lua, which gets its keys, weights and values
 --     layer   { from, to = values of rows that it reads and makes, keys = { key = value }, weights = as a layer of
 --               gen/onnx/layers.lua has them; bo is added to that of attention }
 
@@ -13,6 +14,7 @@ local constants = require "onnx.constants"
 local evaluate = require "onnx.evaluate"
 local graph_parts = require "onnx.parts"
 local indices = require "onnx.indices"
+local layers = require "model.layers"
 local meanings = require "onnx.meanings_of_layers"
 local proposal = require "onnx.proposal"
 local rows = require "onnx.rows"
@@ -260,6 +262,19 @@ function M.of(find, x, y)
   end
   prove(find, { layer.from, y }, layer.to, formula_of(find, layer, norms))
   return layer
+end
+
+function M.surround(find, layer)
+  local found = layer.found or refuse("an operator of attention is not read; write the file without fusing it")
+  if found.inputs.k or found.inputs.v then refuse("it is no self-attention") end
+  if next(found.swapped) then refuse("its rows lie as [rows][batch]") end
+  local made = M.of(find, found.inputs.q, found.output)
+  local bias = found.weights.bo
+  for matrix, of in pairs(made.weights) do found.weights[matrix] = of end
+  for i, x in ipairs(made.weights.bo and bias or {}) do found.weights.bo[i] = found.weights.bo[i] + x end
+  for _, word in ipairs(layers.key_list(made.keys)) do layer.keys[#layer.keys + 1] = word end
+  found.inputs.q, found.output, found.node = made.from, made.to, find.graph.makers[made.to]
+  return made
 end
 
 return M

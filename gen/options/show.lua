@@ -1,6 +1,6 @@
 -- The options for people and for tools.
 --
---   help(), short_help()     for --help-keys and --help
+--   help(), short_help(own)  for --help-keys and --help
 --   text(), json()           for `schema`
 --   markdown()               the tables of docs/config.md
 --   default_note(row)        "required", "default: ..", or nil
@@ -56,12 +56,14 @@ end
 -- All keys, for --help-keys.
 function M.help() return listing() .. "\n" end
 
--- The required keys, and the names of the others, for --help.
-function M.short_help()
+-- The required keys, and the names of the others, for --help. own: { key = true } for required keys that the user need
+-- not give, since a model has them; or nil.
+function M.short_help(own)
   local lines, others, planned = { "Config keys that are required:" }, {}, {}
   for _, row in ipairs(options.list) do
-    local list = row.required and lines or row.planned and planned or others
-    list[#list + 1] = row.required and key_lines(row) or row.key
+    local wanted = row.required and not (own and own[row.key])
+    local list = wanted and lines or row.planned and planned or others
+    list[#list + 1] = wanted and key_lines(row) or row.key
   end
   lines[#lines + 1] = wording.hung("Others: ", table.concat(others, ", "), 2)
   lines[#lines + 1] = wording.hung("Schedule keys: ", table.concat(planned, ", "), 2)

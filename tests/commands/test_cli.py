@@ -75,7 +75,8 @@ def test_help():
         lines = result.stdout.splitlines()
         assert len(lines) <= 56 and max(map(len, lines)) <= 110
         if "--help-keys" in result.stdout:
-            assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
+            wanted = re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
+            assert bool(wanted) == (command != "model") and re.search(r"^  seq +1\.\.65536 ", result.stdout, re.M)
             keys = {row["key"] for row in schema()}
             assert keys <= set(re.findall(r"\w+", result.stdout.split("Config keys")[1]))
             all_keys = run(command, "--help-keys")
