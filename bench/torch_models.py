@@ -6,9 +6,9 @@
 
 The second prints the least time of a token that a decoder's generate() writes behind so many others.
 
-eager (scaled dot-product attention of PyTorch), torch.compile, ONNX Runtime, and mhagen.torch.replace. A row has the
-least time of each way in ms, on one thread of the CPU, which other work on the machine hardly changes, and that of
-eager over that of mhagen. It needs torch, transformers and, for its column, onnx and onnxruntime; what cannot be made
+eager (scaled dot-product attention of PyTorch), torch.compile, ONNX Runtime, and mhagen.torch.replace, of attention and
+of whole layers. A row has the least time of each way in ms, on one thread of the CPU, which other work on the machine
+hardly changes, and the last columns have that of eager over those of mhagen. It needs torch, transformers and, for its column, onnx and onnxruntime; what cannot be made
 is a dash, with the reason below.
 """
 import argparse
@@ -159,10 +159,11 @@ def ways(model, example, threads, wanted):
     """{name: a call that gives the result}, and what failed."""
     made, failed = {"eager": lambda: first(model(**example))}, {}
     swapped = mhagen.torch.replace(copy.deepcopy(model), example)
+    whole = mhagen.torch.replace(copy.deepcopy(model), example, layers=True) if "layers" in wanted else None
     compiled = torch.compile(copy.deepcopy(model))
     attempts = {"compile": lambda: lambda: first(compiled(**example)),
                 "ONNX Runtime": lambda: onnxruntime_of(copy.deepcopy(model), example, threads),
-                "mhagen": lambda: lambda: first(swapped(**example)),
+                "mhagen": lambda: lambda: first(swapped(**example)), "layers": lambda: lambda: first(whole(**example)),
                 "mhagen compiled": lambda: (lambda again: lambda: first(again(**example)))(torch.compile(swapped))}
     for name, make in attempts.items():
         if name not in wanted:
@@ -195,7 +196,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"the beginning of one of {', '.join(MODELS)}")
     parser.add_argument("--generate", metavar="ROWS", help="times tokens behind so many others instead")
-    parser.add_argument("--ways", default="eager,compile,ONNX Runtime,mhagen,mhagen compiled")
+    parser.add_argument("--ways", default="eager,compile,ONNX Runtime,mhagen,mhagen compiled,layers")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     clock = time.process_time if options.threads == 1 else time.perf_counter
@@ -207,8 +208,8 @@ def main():
         return
     columns = options.ways.split(",")
     print(f"| model, {options.threads} thread{'s' * (options.threads > 1)} |", *(f"{name} |" for name in columns),
-          "eager / mhagen |")
-    print("|---" * (len(columns) + 2) + "|")
+          "eager / mhagen | eager / layers |")
+    print("|---" * (len(columns) + 3) + "|")
     for name, make in MODELS.items():
         if options.models and not any(name.startswith(word) for word in options.models):
             continue
@@ -220,8 +221,8 @@ def main():
             calls, failed = ways(model, example, options.threads, columns)
             least = timed(calls, options.rounds, clock)
         cells = [f"{least[way] * 1e3:.2f}" if way in least else "-" for way in columns]
-        ratio = f"{least['eager'] / least['mhagen']:.2f}" if "mhagen" in least else "-"
-        print(f"| {name} | {' | '.join(cells)} | {ratio} |", flush=True)
+        cells += [f"{least['eager'] / least[way]:.2f}" if way in least else "-" for way in ("mhagen", "layers")]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
         for way, reason in failed.items():
             print(f"  {name}: {way}: {reason}", file=sys.stderr)
 

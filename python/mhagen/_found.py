@@ -8,6 +8,7 @@ that this command packs. The module and its kernel then compute the example and 
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import pathlib
@@ -77,13 +78,18 @@ def tensors_of(leaves: Sequence[Any]) -> list[Tensor]:
     return list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
 
 
+def shapes_of(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(tensor.shape) for tensor in tensors_of(leaves))
+
+
 def own_forward(module: nn.Module) -> Callable[..., Any]:
     return functools.partial(type(module).forward, module)
 
 
 # ---- from a module to a kernel ----
 
-def proposed(module: nn.Module, call: _graph.Call, keys: str) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
+def proposed(module: nn.Module, call: _graph.Call, keys: str, whole: bool
+             ) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
     """The only layer in the graph of a module, the file of its packed weights, and its mask."""
     dtype = call.tensors[0].dtype
     config = {"isa": "native", "rope_tables": "packed", **_operators.TYPES.get(dtype, {})}
@@ -92,11 +98,16 @@ def proposed(module: nn.Module, call: _graph.Call, keys: str) -> tuple[dict[str,
     config |= {key: value for key, value in (word.split("=", 1) for word in keys.split()) if key != "lengths"}
     with tempfile.TemporaryDirectory() as folder:
         path, out = pathlib.Path(folder, f"{type(module).__name__}.onnx"), pathlib.Path(folder, "out")
-        _graph.write(module, call, path, own_forward(module))
-        values = _graph.values_of(path, out, [f"{key}={value}" for key, value in config.items()])
+        with _graph.by_parts() if whole else contextlib.nullcontext():
+            _graph.write(module, call, path, own_forward(module))
+        options = [f"{key}={value}" for key, value in config.items()] + ["--layers"] * whole
+        values = _graph.values_of(path, out, options)
         files = list(out.glob("*.packed"))
         if len(values) != 1 or len(files) != 1:
             raise Refused("it is more than one layer of attention")
+        if whole and "ffn" not in values[0]["config"]:
+            notes = [note for note in values[0].get("notes", ()) if note.startswith("attention alone: ")]
+            raise Refused(f"it is no whole layer: {notes[0].partition(': ')[2] if notes else 'attention alone'}")
         mask = values[0].get("mask_file")
         return values[0], np.fromfile(files[0], np.uint8), np.load(out / mask) if mask else None
 
@@ -147,16 +158,16 @@ def input_of(module: nn.Module, call: _graph.Call, part: str) -> Tensor:
     return taken[0][0]
 
 
-def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys: str) -> Fit:
+def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys: str, whole: bool = False) -> Fit:
     """Arguments are inputs of the graph, or else all but the first one are numbers of it, as tables and masks may be.
-    Raises ValueError."""
+    whole: a layer with what is around its attention. Raises ValueError."""
     reasons: list[ValueError] = []
     for fixed in (lambda at: False), (lambda at: at > 0):
         call = _graph.Call(args, kwargs, fixed)
         if not call.tensors or reasons and not call.fixed:
             break
         try:
-            layer, packed, mask = proposed(module, call, keys)
+            layer, packed, mask = proposed(module, call, keys, whole)
             read = places_of(module, layer, call)
         except ValueError as error:
             reasons.append(error)
@@ -228,8 +239,8 @@ def prove(module: nn.Module, fit: Fit, args: Sequence[Any], kwargs: dict[str, An
 class Found:
     """forward stands in the place of a module's own."""
 
-    def __init__(self, name: str, module: nn.Module, settings: Any):
-        self.name, self.module, self.settings = name, module, settings
+    def __init__(self, name: str, module: nn.Module, settings: Any, whole: bool = False):
+        self.name, self.module, self.settings, self.whole = name, module, settings, whole
         self.fits: dict[Any, list[Fit]] = {}  # by the arguments' shapes; none where there is no kernel
         self.weights: tuple[Any, ...] = ()  # of which these are, with what else the module has
 
@@ -277,18 +288,16 @@ class Found:
 
     def fit_of(self, args: Sequence[Any], kwargs: dict[str, Any], key: Any, fit: Fit | None = None) -> Fit | None:
         """A kernel that was proved; fit: one that is only proposed."""
-        tensors = tensors_of(_pytree.tree_leaves((args, kwargs)))
-        shape = tuple(tuple(tensor.shape) for tensor in tensors)
+        leaves = _pytree.tree_leaves((args, kwargs))
+        tensors, shape = tensors_of(leaves), shapes_of(leaves)
         reason = self.settings.reason_of_new(self.name, [shape])
-        if not reason and not self.settings.learning and key not in self.fits and len(self.fits) > MOST_SHAPES:
+        counts = not self.whole and not self.settings.learning  # one proof of a whole layer is for all of its shapes
+        if not reason and counts and key not in self.fits and len(self.fits) > MOST_SHAPES:
             self.settings.shapes[self.name].discard(shape)
             reason = f"shape {shape} is one more than {MOST_SHAPES} beside the example's"
         if reason is None:
             try:
-                fit = with_kernel(fit or propose(self.module, args, kwargs, self.settings.keys),
-                                  list(itertools.chain(*self.fits.values())))
-                rounds = tensors[0].dtype != torch.float32 or "dtype" in self.settings.keys
-                prove(self.module, fit, args, kwargs, ROUNDED if rounds else MOST)
+                fit = self.resized(tensors, key, args, kwargs) or self.proved(fit, args, kwargs)
                 self.fits.setdefault(key, []).append(fit)
                 return fit
             except ValueError as error:
@@ -297,6 +306,51 @@ class Found:
                 self.settings.shapes[self.name].discard(shape)
         self.settings.tell(self.name, reason)
         return None
+
+    def proved(self, fit: Fit | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Fit:
+        """fit: one that is only proposed, or None. Raises ValueError."""
+        others = list(itertools.chain(*self.fits.values()))
+        dtype = tensors_of(_pytree.tree_leaves((args, kwargs)))[0].dtype
+        most = ROUNDED if dtype != torch.float32 or "dtype" in self.settings.keys else MOST
+        checking, self.settings.checking = self.settings.checking, True  # attention within it is PyTorch's
+        try:
+            fit = with_kernel(fit or propose(self.module, args, kwargs, self.settings.keys, self.whole), others)
+            prove(self.module, fit, args, kwargs, most)
+        finally:
+            self.settings.checking = checking
+        return fit
+
+    def resized(self, tensors: Sequence[Tensor], key: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fit | None:
+        """A whole layer for another number of rows or batch entries: the weights of a kernel that is there already, in
+        one of another seq. None where it needs a proof of its own."""
+        for own, fits in self.fits.items() if self.whole else ():
+            for fit in fits:
+                other = for_rows(fit, tensors) if alike(own, key, "mask" in fit.places) else None
+                with contextlib.suppress(ValueError):
+                    return self.proved(other, args, kwargs) if other else None
+        return None
+
+
+def alike(own: tuple[Any, ...], key: tuple[Any, ...], masked: bool) -> bool:
+    """Whether two of key_of differ in sizes alone, and have the same axes of size 1: along these a mask is the same.
+    Without a mask it may be one batch entry, or several."""
+    def plain(key: tuple[Any, ...]) -> list[Any]:
+        return [(leaf[0], *(size == 1 for size in leaf[1][not masked:]), leaf[2])
+                if isinstance(leaf[1], torch.Size) else leaf for leaf in key[1:]]
+    return own[0] == key[0] and plain(own) == plain(key)
+
+
+def for_rows(fit: Fit, tensors: Sequence[Tensor]) -> Fit | None:
+    """The same weights for the rows of other tensors, if they do not depend on their number."""
+    keys, x = dict(word.split("=", 1) for word in fit.words), tensors[fit.places["q"][0]]
+    if "rope" in keys or fit.fixed or fit.mask is not None:
+        return None
+    result = list(fit.result)
+    result[fit.at] = tuple(x.shape), fit.result[fit.at][1]
+    words = words_of(" ".join(_build.words({**keys, "seq": x.shape[-2]})), x.numel())
+    if kernel_of(words).kernel.data.packed_bytes != len(fit.packed):
+        return None
+    return fit._replace(words=words, result=result)
 
 
 def key_of(leaves: Sequence[Any], spec: Any) -> tuple[Any, ...]:

@@ -90,6 +90,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, 
     return torch.where(attn_mask, scores, float("-inf")).softmax(-1) @ v
 
 
+def multihead(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor,
+              key_padding_mask: Tensor | None = None, need_weights: bool = True, attn_mask: Tensor | None = None,
+              average_attn_weights: bool = True, is_causal: bool = False) -> tuple[Tensor, None]:
+    """The forward of a module of self-attention whose rows lie as [batch][rows]: its own turns them round twice. What
+    it leaves out, as weights, is noticed where results are compared."""
+    if module.in_proj_weight is None or not module.batch_first or query is not key or key is not value:
+        raise ValueError("nn.MultiheadAttention is not of one input, [batch][rows][width]")
+    biases = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+    q, k, v = (nn.functional.linear(query, weight, bias).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+               for weight, bias in zip(module.in_proj_weight.chunk(3), biases))
+    if key_padding_mask is not None:
+        padding = key_padding_mask[:, None, None]
+        attn_mask = padding if attn_mask is None else attn_mask + padding
+    y = attention(q, k, v, attn_mask)
+    return module.out_proj(y.transpose(1, 2).flatten(2)), None
+
+
 PLAIN: dict[Any, Callable[..., Tensor]] = {
     Tensor.mT.__get__: lambda x: x.transpose(-2, -1), torch.diff: difference, Tensor.diff: difference,
     nn.functional.rms_norm: rms_norm, torch.rms_norm: rms_norm,
@@ -133,6 +150,24 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def no_fast_path() -> Iterator[None]:
+    """PyTorch's own layers are not one operator."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextlib.contextmanager
+def by_parts() -> Iterator[None]:
+    """The same, and their attention is products and a softmax."""
+    with no_fast_path(), mock.patch.object(nn.MultiheadAttention, "forward", multihead):
+        yield
 
 
 def by_tracing(model: nn.Module, call: Call, path: pathlib.Path, names: dict[str, list[str]]) -> None:

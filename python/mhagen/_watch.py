@@ -2,10 +2,12 @@
 
     Watch(caller)                          a run with it shows which modules call a softmax, and with which arguments
     take(model, watch, settings, others)   gives another forward to each of these that is attention and nothing else
+    take_layers(model, watch, settings)    the same of modules that are a whole layer, with norms and feed-forward
 """
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
@@ -14,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from ._found import SIMPLE, UNPROJECTED, Fit, Found, Refused, key_of, propose
+from ._found import SIMPLE, UNPROJECTED, Fit, Found, Refused, key_of, propose, shapes_of
 
 LEVELS = 3  # of modules around a softmax that are tried, from the inside
-SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax, nn.functional.scaled_dot_product_attention}
+SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax, nn.functional.scaled_dot_product_attention,
+           nn.functional.multi_head_attention_forward}
+MOST_AROUND = 6  # modules around a softmax that are tried as a whole layer, from the outside
 
 
 class Frame:
@@ -93,6 +97,40 @@ def best_of(frames: Sequence[Frame], keys: str, known: dict[Any, str]) -> tuple[
         reasons.sort(key=lambda reason: reason == UNPROJECTED)
         raise Refused(reasons[0] if reasons else "it is no module by itself")
     return best
+
+
+def take_layers(model: nn.Module, watch: Watch, settings: Any) -> set[int]:
+    """Gives another forward to the modules that are a whole layer each: around each softmax of a run the outermost one.
+    Returns which modules are theirs. Warns if there are none."""
+    names, taken = {id(module): name for name, module in model.named_modules()}, set()
+    reasons: dict[Any, str] = {}  # by what a module is made of
+    for stack, _ in watch.found:
+        frames = [frame for frame in stack if frame.count == 1 and id(frame.module) in names and
+                  "forward" not in frame.module.__dict__]
+        for frame in frames[-MOST_AROUND:][::-1]:
+            found = Found(names[id(frame.module)], frame.module, settings, whole=True)
+            leaves, spec = _pytree.tree_flatten((frame.args, frame.kwargs))
+            if not all(isinstance(leaf, (Tensor, *SIMPLE)) for leaf in leaves):
+                reasons.setdefault(type(frame.module), "its arguments are more than tensors and numbers")
+                continue
+            key = key_of(leaves, spec)
+            kind = tuple((name, type(part)) for name, part in frame.module.named_modules()), *key
+            if kind in reasons or not found.takes(leaves):
+                continue
+            try:
+                found.fits[key] = [found.proved(None, frame.args, frame.kwargs)]
+            except ValueError as error:
+                reasons[kind] = str(error).removeprefix("mhagen: ")
+                continue
+            settings.reason_of_new(found.name, [shapes_of(leaves)])
+            frame.module.__dict__["forward"] = found.forward
+            settings.names.append(found.name)
+            taken.update(map(id, frame.module.modules()))
+            break
+    if not taken:
+        warnings.warn("mhagen: layers = True: no module is a whole layer: " +
+                      next(iter(reasons.values()), "no softmax was seen"), stacklevel=4)
+    return taken
 
 
 def take(model: nn.Module, watch: Watch, settings: Any, others: Callable[[nn.Module], bool]) -> None:

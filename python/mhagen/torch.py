@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _build, _keys, _operators, _projections, _watch
-from ._graph import export as export
+from ._graph import export as export, no_fast_path
 from ._operators import TYPES, is_step, place, places, require, require_mask, rooms
 
 if TYPE_CHECKING:
@@ -385,11 +386,12 @@ def register() -> None:
 
 # ---- whole models ----
 
-def replace(model: nn.Module, example: Any = None, *, others: str = "generate", lengths: Sequence[int] = (),
-            **keys: Unpack[_keys.Computation]) -> nn.Module:
+def replace(model: nn.Module, example: Any = None, *, layers: bool = False, others: str = "generate",
+            lengths: Sequence[int] = (), **keys: Unpack[_keys.Computation]) -> nn.Module:
     """Swaps every nn.MultiheadAttention, and the attention of every model of transformers, in place; returns the model.
-    With an example also other modules, whose graphs are attention alone. example: a tensor, a tuple of arguments or a
-    dict of them; the model runs on it once, which makes the kernels. Of other shapes others = generate makes kernels
+    With an example also other modules, whose graphs are attention alone. layers = True: modules that are a whole layer,
+    with norms, residual connection and feed-forward, become one kernel each. example: a tensor, a tuple of arguments or
+    a dict of them; the model runs on it once, which makes the kernels. Of other shapes others = generate makes kernels
     when they come, others = torch leaves these calls to PyTorch. Of lengths, as (32, 64, 128), the least one that is
     enough has the kernel of a call: all of them are made with the example. keys are those of all kernels, as
     isa="avx2" or dtype="bf16"."""
@@ -404,8 +406,11 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
     for length in lengths:
         if not isinstance(length, int) or not 1 <= length <= MOST_ROWS:
             raise ValueError(f"mhagen: lengths = {lengths}: must be integers from 1 to {MOST_ROWS}")
+    if layers and (example is None or lengths):
+        raise ValueError("mhagen: layers = True: whole layers are found by an example, and have no lengths")
     settings = Settings(keys, others, lengths)
-    model = swapped(model, settings)
+    whole = learn_layers(model, example, settings) if layers else set()
+    model = swapped(model, settings, whole)
     transformers = sys.modules.get("transformers")
     for name, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoder):
@@ -414,7 +419,7 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
                 module.layers[-1].register_forward_hook(clear, with_kwargs=True)
             module.use_nested_tensor = False  # which no layer but PyTorch's own takes
         if transformers and isinstance(module, transformers.PreTrainedModel):
-            take_model(name, module, settings)
+            take_model(name, module, settings, whole)
     model.__dict__["_mhagen_settings"] = settings
     if example is not None:
         learn(model, example, settings)
@@ -427,12 +432,13 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
     return model
 
 
-def swapped(model: nn.Module, settings: Settings) -> nn.Module:
-    """The model with its modules swapped; one that is in several places stays one."""
+def swapped(model: nn.Module, settings: Settings, whole: set[int]) -> nn.Module:
+    """The model with its modules swapped, but for those within whole layers; one that is in several places stays
+    one."""
     new: dict[int, nn.Module] = {}
 
     def swap(name: str, module: nn.Module) -> nn.Module:
-        if id(module) not in new and isinstance(module, nn.MultiheadAttention):
+        if id(module) not in new and id(module) not in whole and isinstance(module, nn.MultiheadAttention):
             reason = why_not(module)
             if reason:
                 settings.left[name] = reason
@@ -449,7 +455,7 @@ def swapped(model: nn.Module, settings: Settings) -> nn.Module:
     return model
 
 
-def take_model(name: str, model: Any, settings: Settings) -> None:
+def take_model(name: str, model: Any, settings: Settings, whole_layers: set[int]) -> None:
     """A model of transformers, but for parts of it that are models themselves: these are asked, too."""
     register()
     if model.config._attn_implementation != "mhagen":
@@ -461,7 +467,8 @@ def take_model(name: str, model: Any, settings: Settings) -> None:
     for path, module in model.named_modules():
         whole = f"{name}.{path}".strip(".")
         module.__dict__["_mhagen"] = settings, whole
-        _projections.take(whole, module, settings)
+        if id(module) not in whole_layers:
+            _projections.take(whole, module, settings)
 
 
 def own_call() -> str | None:
@@ -475,18 +482,38 @@ def is_told(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention) or "_mhagen" in module.__dict__
 
 
-def learn(model: nn.Module, example: Any, settings: Settings) -> None:
+@contextlib.contextmanager
+def learning(settings: Settings) -> Iterator[None]:
     settings.learning = _operators.making_all = True
     try:
         with torch.no_grad():
-            with _watch.Watch(own_call) as watch:
-                if isinstance(example, Mapping):
-                    model(**example)
-                else:
-                    model(*(example if isinstance(example, (tuple, list)) else (example,)))
-            _watch.take(model, watch, settings, is_told)
+            yield
     finally:
         settings.learning = _operators.making_all = False
+
+
+def watched(model: nn.Module, example: Any) -> _watch.Watch:
+    with _watch.Watch(own_call) as watch:
+        if isinstance(example, Mapping):
+            model(**example)
+        else:
+            model(*(example if isinstance(example, (tuple, list)) else (example,)))
+    return watch
+
+
+def learn(model: nn.Module, example: Any, settings: Settings) -> None:
+    with learning(settings):
+        _watch.take(model, watched(model, example), settings, is_told)
+
+
+def learn_layers(model: nn.Module, example: Any, settings: Settings) -> set[int]:
+    for module in model.modules():
+        if getattr(getattr(module, "config", None), "_attn_implementation", None) == "mhagen":
+            module.set_attn_implementation("sdpa")  # the next model of a config that another one has had
+    with learning(settings):
+        with no_fast_path():
+            watch = watched(model, example)
+        return _watch.take_layers(model, watch, settings)
 
 
 def report(model: nn.Module) -> str:
