@@ -17,6 +17,9 @@ With --dtype everyone multiplies a smaller type: our kernel is that of dtype=TYP
 the type, and the error of each stands beside its time, so that nobody is taken for what he does not compute: who is as
 precise as float32 is not measured. (In the table of float32, who errs as smaller types do is wrong.) The fraction is of
 the peak of float32's FMAs all the same.
+
+With --layers the shapes are the suite's whole layers, with norms, the residual connection and the feed-forward. Peers
+are the libraries that run such a layer as it is: those that would be our own composition are left out.
 """
 import argparse
 import json
@@ -41,6 +44,7 @@ from suite import MHAGEN, ROOT, suite, widest
 HERE = ROOT / "bench/peers"
 WORK = ROOT / "build/peers"
 VENV = ROOT / "build/peers-venv"
+LAYERS = "onnxruntime", "openvino", "pytorch", "jax", "zentorch"  # who run whole layers
 TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "int8": 2e-1}  # of results by type; ours is checked elsewhere as well
 QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0",
          "TORCHINDUCTOR_CACHE_DIR": str(WORK / "inductor"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -79,6 +83,7 @@ PEERS = {"f32": {  # name: its builds
     "onnxruntime": [python("ort")],
     "openvino": [python("ov")],
     "pytorch": [python("pytorch")],
+    "jax": [python("jax_layer")],
     "zentorch": [python("zen")],
     "ncnn": [python("ncnn_layer")],
     "ggml": [python("ggml_layer")],
@@ -149,27 +154,57 @@ class Problem:
     def __init__(self, shape, folder, dtype):
         self.dtype = dtype
         d, h, dk, n = (int(shape[key]) for key in ("d_model", "h", "dk", "seq"))
-        causal, e = shape.get("causal") == "true", h * dk
-        self.numbers, self.folder = (d, h, dk, n, int(causal)), folder
-        self.flops = 2 * n * d * 3 * e + 4 * n * n * e / (2 if causal else 1) + 2 * n * e * d
+        causal, e, ffn = shape.get("causal") == "true", h * dk, int(shape.get("ffn", 0))
+        self.numbers, self.folder = [d, h, dk, n, int(causal), ffn], folder
+        self.flops = 2 * n * d * 3 * e + 4 * n * n * e / (2 if causal else 1) + 2 * n * e * d + 4 * n * d * ffn
         rng = np.random.default_rng(1)
         shapes = [(n, d), (d, e), (d, e), (d, e), (e, d), e, e, e, d]  # x, weights, biases
         scales = [1, d ** -0.5, d ** -0.5, d ** -0.5, e ** -0.5, 1, 1, 1, 1]
+        if ffn:  # two norms, each a gain and a bias; two products, likewise
+            self.numbers += [shape["norm"], shape.get("ffn_act", "gelu")]
+            shapes += [d, d, d, d, (d, ffn), ffn, (ffn, d), d]
+            scales += [1, 1, 1, 1, d ** -0.5, 1, ffn ** -0.5, 1]
         data = [(scale * rng.standard_normal(size)).astype(np.float32) for scale, size in zip(scales, shapes)]
         folder.mkdir(parents=True, exist_ok=True)
         self.data = folder / "data"
         self.data.write_bytes(b"".join(array.tobytes() for array in data))
-        x, wq, wk, wv, wo, bq, bk, bv, bo = (array.astype(np.float64) for array in data)
-        q, k, v = ((x @ w + b).reshape(n, h, dk).swapaxes(0, 1) for w, b in ((wq, bq), (wk, bk), (wv, bv)))
-        scores = q @ k.swapaxes(1, 2) * dk ** -0.5
-        if causal:
-            scores += np.triu(np.full((n, n), -np.inf), 1)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        heads = weights / weights.sum(-1, keepdims=True) @ v
-        self.reference = heads.swapaxes(0, 1).reshape(n, e) @ wo + bo
+        data = [array.astype(np.float64) for array in data]
+        self.reference = layer_of(shape, data) if ffn else attention_of(shape, *data)
 
     def error(self, y):
         return float(np.linalg.norm(y - self.reference.ravel()) / np.linalg.norm(self.reference))
+
+
+def attention_of(shape, x, *weights):
+    """In the type of the numbers."""
+    wq, wk, wv, wo, bq, bk, bv, bo = weights
+    h, dk, n = (int(shape[key]) for key in ("h", "dk", "seq"))
+    q, k, v = ((x @ w + b).reshape(n, h, dk).swapaxes(0, 1) for w, b in ((wq, bq), (wk, bk), (wv, bv)))
+    scores = q @ k.swapaxes(1, 2) * dk ** -0.5
+    if shape.get("causal") == "true":
+        scores += np.triu(np.full((n, n), -np.inf), 1)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    heads = e / e.sum(-1, keepdims=True) @ v
+    return heads.swapaxes(0, 1).reshape(n, h * dk) @ wo + bo
+
+
+ACTIVATIONS = {"gelu": lambda x: x * (1 + np.vectorize(math.erf)(x * 0.5 ** 0.5)) / 2,
+               "gelu_tanh": lambda x: x * (1 + np.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x ** 3))) / 2}
+
+
+def layer_of(shape, data):
+    """Of docs/layer.md: a norm in front of attention and of the feed-forward, or behind each sum."""
+    x, attention, (norm1, bias1, norm2, bias2, w1, b1, w2, b2) = data[0], data[1:9], data[9:]
+    first, second = (lambda x, g=g, b=b: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * g
+                     + b for g, b in ((norm1, bias1), (norm2, bias2)))
+
+    def feed_forward(x):
+        return ACTIVATIONS[shape.get("ffn_act", "gelu")](x @ w1 + b1) @ w2 + b2
+    if shape["norm"] == "pre":
+        x = x + attention_of(shape, first(x), *attention)
+        return x + feed_forward(second(x))
+    x = first(x + attention_of(shape, x, *attention))
+    return second(x + feed_forward(x))
 
 
 class Worker:
@@ -290,7 +325,7 @@ def lower_median(values):
 
 def compare(name, shape, args):
     """-> the row of results of one shape"""
-    folder = WORK / f"{name}_{args.dtype}"
+    folder = WORK / f"{name}{'_layer' * args.layers}_{args.dtype}"
     problem = Problem(shape, folder, args.dtype)
     ours = Contestant("ours", [lambda _: command_of_ours(shape, folder, args.isa, args.keys)], problem,
                       args.core, args.ms)
@@ -411,6 +446,7 @@ def main(words=None):
                         help="another one: d_model=64,h=2,dk=32,seq=10[,causal=true]; may be repeated")
     parser.add_argument("--random", type=int, metavar="N", help="so many random shapes instead")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--layers", action="store_true", help="the suite's whole layers")
     parser.add_argument("--dtype", choices=PEERS, default="f32")
     parser.add_argument("--peers", type=names, default=None,
                         help=f"default: {','.join(PEERS['f32'])}; with --random libxsmm, with --dtype the type's")
@@ -422,10 +458,11 @@ def main(words=None):
     args = parser.parse_args(words)
     if np is None:
         sys.exit("peers: this Python lacks NumPy; scripts/peers.sh makes build/peers-venv/bin/python, which has it")
-    args.table = PEERS[args.dtype]
+    args.table = {name: builds for name, builds in PEERS[args.dtype].items() if not args.layers or name in LAYERS}
     args.peers = args.peers or (["libxsmm"] if args.random and args.dtype == "f32" else list(args.table))
     args.keys += [f"dtype={args.dtype}"] if args.dtype != "f32" else []
-    for chosen, table in (args.peers, args.table), (args.shapes or [], suite()):
+    known = suite(args.layers)
+    for chosen, table in (args.peers, args.table), (args.shapes or [], known):
         unknown = [name for name in chosen if name not in table]
         if unknown:
             parser.error(f"no {', '.join(unknown)}; there are {', '.join(table)}")
@@ -433,7 +470,6 @@ def main(words=None):
     if args.random:
         shapes = random_shapes(args.random, args.seed)
     else:
-        known = suite()
         chosen = args.shapes if args.shapes is not None else [] if args.shape else known
         shapes = {name: dict(word.split("=") for word in known[name][0]) for name in chosen}
         shapes.update(args.shape)

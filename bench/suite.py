@@ -15,15 +15,21 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MHAGEN = os.environ.get("MHAGEN", str(ROOT / "build/mhagen"))
+AROUND = "norm", "ffn", "ffn_act"  # keys of a row that are of the layer around attention
+LAYER_TARGET = 0.93  # of the peak, for layers
 
 
-def suite():
-    """{id: (the config as arguments, target)} of suite.lua."""
+def suite(layers=False):
+    """{id: (the config as arguments, target)} of suite.lua: attention alone, or the whole layers that it has."""
     shapes = {}
     for line in re.findall(r"^  \{ (.*) \},$", (ROOT / "bench/suite.lua").read_text(), re.M):
-        values = dict(word.split(" = ") for word in line.split(", "))
-        name, target = values.pop("id").strip('"'), float(values.pop("target"))
-        shapes[name] = [f"{key}={value}" for key, value in values.items()], target
+        values = dict(word.replace('"', "").split(" = ") for word in line.split(", "))
+        name, target = values.pop("id"), float(values.pop("target"))
+        around = {key: values.pop(key) for key in AROUND if key in values}
+        if layers:
+            values, target = values | around | {"residual": "true"}, LAYER_TARGET
+        if around or not layers:
+            shapes[name] = [f"{key}={value}" for key, value in values.items()], target
     return shapes
 
 
@@ -71,12 +77,14 @@ def table_row(name, row, target):
 
 def main():
     parser = options(__doc__)
-    parser.add_argument("--shapes", default=",".join(suite()), help="such as micro,minilm")
+    parser.add_argument("--shapes", help="such as micro,minilm; default: all")
+    parser.add_argument("--layers", action="store_true", help="the models' whole layers: norms, residual, feed-forward")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build")
     args = parser.parse_args()
-    shapes = args.shapes.split(",")
-    if not set(shapes) <= set(suite()):
-        parser.error("the shapes are " + ", ".join(suite()))
+    table = suite(args.layers)
+    shapes = args.shapes.split(",") if args.shapes else list(table)
+    if not set(shapes) <= set(table):
+        parser.error("the shapes are " + ", ".join(table))
     isa = args.isa or widest(args.keys)
     lines, rows = [], []
 
@@ -85,7 +93,7 @@ def main():
         print(line, flush=True)
 
     for name in shapes:
-        config, target = suite()[name]
+        config, target = table[name]
         row = bench([*config, f"isa={isa}", *args.keys], args.cc,
                     options=["--threads", args.threads])
         if not rows:

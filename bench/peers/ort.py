@@ -46,6 +46,7 @@ def opened(model, p):
 class Graph:
     def __init__(self, p):
         self.p, self.nodes, self.constants = p, [], []
+        self.x = self.norm("x", p.norm1, p.norm1_bias) if p.norm == "pre" else "x"  # the input of attention
 
     def constant(self, value):
         name = f"c{len(self.constants)}"
@@ -61,10 +62,23 @@ class Graph:
     def linear(self, x, w, b):
         return self.op("Add", self.op("MatMul", x, w), b)
 
+    def norm(self, x, gains, biases):
+        return self.op("LayerNormalization", x, gains, biases, axis=-1, epsilon=1e-5)
+
+    def layer(self, y):
+        """What follows on attention's output."""
+        p = self.p
+        x = self.op("Add", "x", y)
+        x = self.norm(x, p.norm1, p.norm1_bias) if p.norm == "post" else x
+        u = self.norm(x, p.norm2, p.norm2_bias) if p.norm == "pre" else x
+        f = self.op("Gelu", self.linear(u, p.w1, p.b1), approximate="tanh" if p.act == "gelu_tanh" else "none")
+        x = self.op("Add", x, self.linear(f, p.w2, p.b2))
+        return self.norm(x, p.norm2, p.norm2_bias) if p.norm == "post" else x
+
     def projections(self):
         """[1][n][h * dk] three times."""
         p = self.p
-        return [self.linear("x", w, b) for w, b in ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv))]
+        return [self.linear(self.x, w, b) for w, b in ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv))]
 
     def heads(self, x, order=(0, 2, 1, 3)):
         p = self.p
@@ -72,9 +86,10 @@ class Graph:
         return self.op("Transpose", self.op("Reshape", x, shape), perm=order)
 
     def session(self, o):
-        """Ends the graph with the output projection of o; -> (run, y)"""
+        """Ends the graph with the output projection of o, and what a layer has behind that; -> (run, y)"""
         p = self.p
         last = self.linear(o, p.wo, p.bo)
+        last = self.layer(last) if p.ffn else last
         shape = [1, p.n, p.d_model]
         graph = helper.make_graph(
             self.nodes, "attention", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
@@ -91,7 +106,7 @@ class Graph:
 def attention(p):
     g = Graph(p)
     e = p.h * p.dk
-    return g.session(g.op("Attention", "x", np.concatenate([p.wq, p.wk, p.wv], 1),
+    return g.session(g.op("Attention", g.x, np.concatenate([p.wq, p.wk, p.wv], 1),
                           np.concatenate([p.bq, p.bk, p.bv]), domain="com.microsoft", num_heads=p.h,
                           unidirectional=int(p.causal), qkv_hidden_sizes=[e, e, e]))
 

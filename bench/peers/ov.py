@@ -19,12 +19,15 @@ def in_levels(x, size, levels):
     return ops.fake_quantize(x, *(ops.constant(edge) for edge in (-size, size, -size, size)), levels)
 
 
-def quantized_linear(size):
+def quantized(x, w, b, size):
     """Weights in int8 with a scale for each column; x is known to be no larger than size."""
-    def of(x, w, b):
-        columns = in_levels(ops.constant(w), np.abs(w).max(0, keepdims=True), 255)
-        return ops.add(ops.matmul(in_levels(x, size, 255), columns, False, False), ops.constant(b))
-    return of
+    columns = in_levels(ops.constant(w), np.abs(w).max(0, keepdims=True), 255)
+    return ops.add(ops.matmul(in_levels(x, size, 255), columns, False, False), ops.constant(b))
+
+
+def norm(x, gains, biases):
+    x = ops.mvn(x, np.array([-1]), True, 1e-5, "INSIDE_SQRT")
+    return ops.add(ops.multiply(x, ops.constant(gains)), ops.constant(biases))
 
 
 def heads(p, x):
@@ -43,32 +46,46 @@ def elementary(p, q, k, v):
     return ops.matmul(ops.softmax(s, -1), v, False, False)
 
 
-def largest_context(p):
-    q, k, v = ((p.x @ w + b).reshape(p.n, p.h, p.dk).swapaxes(0, 1) for w, b in
-               ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv)))
-    s = q @ k.swapaxes(1, 2) * p.dk ** -0.5
-    s = np.exp(s - s.max(-1, keepdims=True))
-    return np.abs(s / s.sum(-1, keepdims=True) @ v).max()
+def graph(p, attention, linear):
+    """The nodes of the input and of the result; linear(x, w, b) makes each product with weights."""
+    given = x = ops.parameter([1, p.n, p.d_model], np.float32)
+    if p.norm == "pre":
+        x = norm(x, p.norm1, p.norm1_bias)
+    qkv = [heads(p, linear(x, w, b)) for w, b in ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv))]
+    o = ops.transpose(attention(p, *qkv), ops.constant(np.array([0, 2, 1, 3])))
+    y = linear(ops.reshape(o, ops.constant(np.array([1, p.n, p.h * p.dk])), False), p.wo, p.bo)
+    if not p.ffn:
+        return given, y
+    y = ops.add(given, y)
+    y = norm(y, p.norm1, p.norm1_bias) if p.norm == "post" else y
+    u = norm(y, p.norm2, p.norm2_bias) if p.norm == "pre" else y
+    f = ops.gelu(linear(u, p.w1, p.b1), "TANH" if p.act == "gelu_tanh" else "ERF")
+    y = ops.add(y, linear(f, p.w2, p.b2))
+    return given, norm(y, p.norm2, p.norm2_bias) if p.norm == "post" else y
 
 
-def setup(attention, precision="f32", quantized=False):
+def compile_model(results, given, precision):
+    return openvino.Core().compile_model(openvino.Model(results, [given], "layer"), "CPU", {
+        "INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision})
+
+
+def largest_inputs(p, attention):
+    """Of each product with weights, in the order in which they are made."""
+    seen = []
+    given, y = graph(p, attention, lambda x, w, b: (seen.append(x), linear(x, w, b))[1])
+    values = compile_model([*seen, y], given, "f32")([p.x[None]])
+    return [np.abs(values[i]).max() for i in range(len(seen))]
+
+
+def setup(attention, precision="f32", in_bytes=False):
     def of(p):
-        if quantized and p.causal:
-            raise NotImplementedError("the largest number is that without a mask")
-        first = quantized_linear(np.abs(p.x).max()) if quantized else linear
-        last = quantized_linear(largest_context(p)) if quantized else linear
-        x = ops.parameter([1, p.n, p.d_model], np.float32)
-        qkv = [heads(p, first(x, w, b)) for w, b in ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv))]
-        o = ops.transpose(attention(p, *qkv), ops.constant(np.array([0, 2, 1, 3])))
-        o = ops.reshape(o, ops.constant(np.array([1, p.n, p.h * p.dk])), False)
-        model = openvino.Model([last(o, p.wo, p.bo)], [x], "attention")
-        compiled = openvino.Core().compile_model(model, "CPU", {
-            "INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision})
-        request = compiled.create_infer_request()
-        y = np.zeros((1, p.n, p.d_model), np.float32)
+        sizes = iter(largest_inputs(p, attention) if in_bytes else ())
+        given, y = graph(p, attention, lambda x, w, b: quantized(x, w, b, next(sizes)) if in_bytes else linear(x, w, b))
+        request = compile_model([y], given, precision).create_infer_request()
+        result = np.zeros((1, p.n, p.d_model), np.float32)
         request.set_input_tensor(openvino.Tensor(p.x[None], shared_memory=True))
-        request.set_output_tensor(openvino.Tensor(y, shared_memory=True))
-        return request.infer, lambda: y[0]
+        request.set_output_tensor(openvino.Tensor(result, shared_memory=True))
+        return request.infer, lambda: result[0]
     return of
 
 

@@ -8,6 +8,8 @@
 typedef struct problem { /* self-attention; weights are [in][out], all arrays dense */
   int d_model, h, dk, n, causal;
   const float *x, *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo;
+  int ffn; /* its width in a whole layer, or 0: then what follows is null */
+  const float *norm1, *norm1_bias, *norm2, *norm2_bias, *w1, *b1, *w2, *b2;
   float *y;
 } problem;
 

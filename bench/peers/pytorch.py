@@ -27,6 +27,13 @@ def linear(weights, biases):
     return layer
 
 
+def norm(gains, biases):
+    own = torch.nn.LayerNorm(len(gains)).requires_grad_(False)
+    own.weight.copy_(torch.from_numpy(gains))
+    own.bias.copy_(torch.from_numpy(biases))
+    return own
+
+
 class Attention(torch.nn.Module):
     def __init__(self, p):
         super().__init__()
@@ -60,6 +67,31 @@ class Explicit(Attention):
         return self.out((F.softmax(s, -1) @ v).transpose(1, 2).flatten(2))
 
 
+class Layer(torch.nn.Module):
+    """The whole layer around it."""
+    def __init__(self, attention, p):
+        super().__init__()
+        self.attention, self.pre, self.act = attention, p.norm == "pre", p.act
+        self.up, self.down = (linear(torch.from_numpy(w.T.copy()), torch.from_numpy(b))
+                              for w, b in ((p.w1, p.b1), (p.w2, p.b2)))
+        self.norm1, self.norm2 = norm(p.norm1, p.norm1_bias), norm(p.norm2, p.norm2_bias)
+        self.eval()
+
+    def feed_forward(self, x):
+        return self.down(F.gelu(self.up(x), approximate="tanh" if self.act == "gelu_tanh" else "none"))
+
+    def forward(self, x):
+        if self.pre:
+            x = x + self.attention(self.norm1(x))
+            return x + self.feed_forward(self.norm2(x))
+        x = self.norm1(x + self.attention(x))
+        return self.norm2(x + self.feed_forward(x))
+
+
+def model(p, attention=Attention):
+    return Layer(attention(p), p) if p.ffn else attention(p)
+
+
 def runner(model, p, dtype=torch.float32):
     x = torch.from_numpy(p.x)[None].to(dtype)
     result = [None]
@@ -70,9 +102,28 @@ def runner(model, p, dtype=torch.float32):
     return run, lambda: result[0][0].float().numpy()
 
 
+def encoder_layer(p, dtype):
+    """PyTorch's own, which runs as one operator where nothing is causal."""
+    if p.act != "gelu":
+        raise NotImplementedError("the layer is that of gelu")
+    own = torch.nn.TransformerEncoderLayer(p.d_model, p.h, p.ffn, 0, "gelu", batch_first=True,
+                                           norm_first=p.norm == "pre").eval().requires_grad_(False)
+    mha = own.self_attn
+    for to, value in zip((mha.in_proj_weight, mha.in_proj_bias, mha.out_proj.weight, mha.out_proj.bias), parameters(p)):
+        to.copy_(value)
+    rest = Layer(None, p)
+    for name, of in ("linear1", rest.up), ("linear2", rest.down), ("norm1", rest.norm1), ("norm2", rest.norm2):
+        getattr(own, name).load_state_dict(of.state_dict())
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(p.n).to(dtype) if p.causal else None
+    own = own.to(dtype)
+    return runner(lambda x: own(x, src_mask=mask, is_causal=p.causal), p, dtype)
+
+
 def layer(p, dtype=torch.float32):
     if p.d_model != p.h * p.dk:
         raise NotImplementedError("the layer wants d_model = h * dk")
+    if p.ffn:
+        return encoder_layer(p, dtype)
     mha = torch.nn.MultiheadAttention(p.d_model, p.h, batch_first=True).eval().requires_grad_(False)
     own = mha.in_proj_weight, mha.in_proj_bias, mha.out_proj.weight, mha.out_proj.bias
     for to, value in zip(own, parameters(p)):
@@ -85,33 +136,33 @@ def layer(p, dtype=torch.float32):
 def compiled(p, dtype=torch.float32):
     import torch._inductor.config
     torch._inductor.config.freezing = True  # packs the weights
-    return runner(torch.compile(Attention(p).to(dtype), dynamic=False), p, dtype)
+    return runner(torch.compile(model(p).to(dtype), dynamic=False), p, dtype)
 
 
 def explicit(p, dtype=torch.float32):
-    model = Explicit(p).to(dtype)
+    attention = Explicit(p)
     if p.causal:
-        model.mask = model.mask.to(dtype)
-    return runner(model, p, dtype)
+        attention.mask = attention.mask.to(dtype)
+    return runner(model(p, lambda _: attention).to(dtype), p, dtype)
 
 
 def quantized(p):
     """Weights in int8; rows of x become integers in each call."""
-    return runner(torch.ao.quantization.quantize_dynamic(Attention(p), {torch.nn.Linear}, torch.qint8), p)
+    return runner(torch.ao.quantization.quantize_dynamic(model(p), {torch.nn.Linear}, torch.qint8), p)
 
 
 FORMS = {
-    "linear and scaled_dot_product_attention": lambda p: runner(Attention(p), p),
+    "linear and scaled_dot_product_attention": lambda p: runner(model(p), p),
     "linear, matmul and softmax": explicit,
-    "the first, its layers by oneDNN": lambda p: runner(to_mkldnn(Attention(p)), p),
-    "nn.MultiheadAttention": layer,
+    "the first, its layers by oneDNN": lambda p: runner(to_mkldnn(model(p)), p),
+    "nn.MultiheadAttention or TransformerEncoderLayer": layer,
     "torch.compile of the first": compiled,
 }
 BF16 = {  # x and y are bfloat16 too: no conversion takes time
     "linear and scaled_dot_product_attention":
-        lambda p: runner(Attention(p).to(torch.bfloat16), p, torch.bfloat16),
+        lambda p: runner(model(p).to(torch.bfloat16), p, torch.bfloat16),
     "linear, matmul and softmax": lambda p: explicit(p, torch.bfloat16),
-    "nn.MultiheadAttention": lambda p: layer(p, torch.bfloat16),
+    "nn.MultiheadAttention or TransformerEncoderLayer": lambda p: layer(p, torch.bfloat16),
     "torch.compile of the first": lambda p: compiled(p, torch.bfloat16),
 }
 INT8 = {"quantize_dynamic of linear, scaled_dot_product_attention": quantized}

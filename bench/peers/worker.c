@@ -4,7 +4,7 @@
  *   run MS      runs that form for about so many ms         -> us per run, lower median of the samples
  *   peak MS     the same of a loop of independent FMAs, the widest there are        -> GFLOP/s
  *
- *   worker X_AND_WEIGHTS Y d_model h dk n causal; the first line that it writes: version, and the forms,
+ *   worker X_AND_WEIGHTS Y d_model h dk n causal ffn [..]; the first line that it writes: version, and the forms,
  * with a TAB before each.
  */
 #include <stdio.h>
@@ -74,11 +74,12 @@ static const float *take(const float **from, size_t count) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 8) return 2;
-  problem p = {atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6]), atoi(argv[7]),
-               0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  if (argc < 9) return 2;
+  problem p = {.d_model = atoi(argv[3]), .h = atoi(argv[4]), .dk = atoi(argv[5]), .n = atoi(argv[6]),
+               .causal = atoi(argv[7]), .ffn = atoi(argv[8])};
   const size_t d = (size_t)p.d_model, e = (size_t)p.h * (size_t)p.dk, n = (size_t)p.n;
-  const size_t count = n * d + 4 * d * e + 3 * e + d;
+  const size_t ffn = (size_t)p.ffn, around = ffn ? 5 * d + 2 * d * ffn + ffn : 0;
+  const size_t count = n * d + 4 * d * e + 3 * e + d + around;
   float *data = floats(count);
   const float *from = data;
   FILE *file = fopen(argv[1], "rb");
@@ -88,6 +89,10 @@ int main(int argc, char **argv) {
   p.wq = take(&from, d * e), p.wk = take(&from, d * e), p.wv = take(&from, d * e);
   p.wo = take(&from, e * d);
   p.bq = take(&from, e), p.bk = take(&from, e), p.bv = take(&from, e), p.bo = take(&from, d);
+  if (ffn) {
+    p.norm1 = take(&from, d), p.norm1_bias = take(&from, d), p.norm2 = take(&from, d), p.norm2_bias = take(&from, d);
+    p.w1 = take(&from, d * ffn), p.b1 = take(&from, ffn), p.w2 = take(&from, ffn * d), p.b2 = take(&from, d);
+  }
   p.y = floats(n * d);
 
   FILE *out = fdopen(dup(1), "w"); /* what a library prints must not be taken for an answer */

@@ -14,15 +14,20 @@ BATCH = 200e-6  # s; a sample lasts at least this long: the clock costs nothing 
 MOST_SAMPLES = 4096
 
 
-def read_problem(path, d, h, dk, n, causal):
+def read_problem(path, d, h, dk, n, causal, ffn, norm="none", act="none"):
+    """norm: of a whole layer, pre or post; its activation is gelu or gelu_tanh."""
+    d, h, dk, n, ffn = map(int, (d, h, dk, n, ffn))
     e = h * dk
     shapes = dict(x=(n, d), wq=(d, e), wk=(d, e), wv=(d, e), wo=(e, d), bq=(e,), bk=(e,), bv=(e,), bo=(d,))
+    if ffn:
+        shapes |= dict(norm1=(d,), norm1_bias=(d,), norm2=(d,), norm2_bias=(d,), w1=(d, ffn), b1=(ffn,), w2=(ffn, d),
+                       b2=(d,))
     data = np.fromfile(path, np.float32)
     arrays = {}
     for name, shape in shapes.items():
         size = int(np.prod(shape))
         arrays[name], data = data[:size].reshape(shape).copy(), data[size:]
-    return SimpleNamespace(d_model=d, h=h, dk=dk, n=n, causal=bool(causal), **arrays)
+    return SimpleNamespace(d_model=d, h=h, dk=dk, n=n, causal=causal == "1", ffn=ffn, norm=norm, act=act, **arrays)
 
 
 def run_for(run, seconds):
@@ -42,13 +47,13 @@ def run_for(run, seconds):
     return sorted(samples)[(len(samples) - 1) // 2] * 1e6
 
 
-def main(module, data, result, *numbers):
+def main(module, data, result, *sizes):
     out = os.fdopen(os.dup(1), "w")  # what a library prints must not be taken for an answer
     os.dup2(2, 1)
     module, _, dtype = module.partition(":")
     peer = importlib.import_module(module)
     ways = getattr(peer, dtype.upper() or "FORMS")
-    problem = read_problem(data, *map(int, numbers))
+    problem = read_problem(data, *sizes)
 
     def answer(text):
         print(text, file=out, flush=True)

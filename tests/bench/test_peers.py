@@ -1,5 +1,5 @@
 """bench/peers.py: what it measures, and how it names peers that it cannot measure. No test is about speed."""
-import importlib
+import importlib.util
 import json
 import math
 import sys
@@ -200,3 +200,30 @@ def test_random_shapes():
 
 def test_lower_median():
     assert peers.lower_median([3, 1, 2, 4]) == 2 and peers.lower_median([math.inf, 1]) == 1
+
+
+FEW = """
+from pytorch import FORMS as ALL, version
+FORMS = {name: form for name, form in ALL.items() if "compile" not in name}
+"""
+
+
+@pytest.mark.parametrize("around", ["norm=post,ffn=20", "norm=pre,ffn=20,causal=true,ffn_act=gelu_tanh"])
+def test_layers(compare, monkeypatch, tmp_path, around):
+    """Ours and each form of those that are installed here compute what stands in docs/layer.md."""
+    (tmp_path / "few.py").write_text(FEW)
+    monkeypatch.setitem(peers.PEERS, "f32", {"pytorch": [peers.python("few")], "onnxruntime": [peers.python("ort")]})
+    (row,), text = compare("--layers", "--shape", f"d_model=12,h=3,dk=4,n=7,{around},residual=true", "--isa", "scalar")
+    assert row["flops"] == 8 * 7 * 12 * 12 + 4 * 7 * 7 * 12 / (2 if "causal" in around else 1) + 4 * 7 * 12 * 20
+    assert row["contestants"]["ours"]["error"] < 2e-6
+    for name in "pytorch", "onnxruntime":
+        if importlib.util.find_spec({"pytorch": "torch"}.get(name, name)):
+            assert row["contestants"][name]["error"] < 2e-6, row["contestants"][name]
+            assert len(row["contestants"][name]["us_of_forms"]) >= 3
+
+
+def test_suite_of_layers():
+    attention, layers = peers.suite(), peers.suite(layers=True)
+    assert set(layers) < set(attention) and "minilm" in layers and "micro" not in layers
+    for name, (keys, target) in layers.items():
+        assert set(attention[name][0]) < set(keys) and "residual=true" in keys and target == .93
