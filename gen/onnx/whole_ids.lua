@@ -70,17 +70,25 @@ end
 
 -- ---- tables ----
 
--- The table and the indices of a Gather of rows, or nil. Integers have a scale and a zero.
+-- What a value of integers with one scale was before it was dequantized, with the scale and the zero; else the value.
+local function dequantized(find, value)
+  value = rows.origin(find, value)
+  local node = find.graph.makers[value]
+  local is_one = node and node.op == "DequantizeLinear" and node.domain == ""
+  local scale = is_one and find.elements:scalar(node.inputs[2])
+  if not scale then return value end
+  return rows.origin(find, node.inputs[1]), scale, find.elements:scalar(node.inputs[3] or "") or 0
+end
+
+-- The table and the indices of a Gather of rows, or nil. Integers, of the table or of its rows, have a scale and a zero.
 local function table_of(find, value)
-  local node, scale, zero = find.graph.makers[value], nil, nil
-  if node and node.op == "DequantizeLinear" and node.domain == "" then
-    scale, zero = find.elements:scalar(node.inputs[2]), find.elements:scalar(node.inputs[3] or "") or 0
-    node = scale and find.graph.makers[node.inputs[1]]
-  end
-  local of_rows = node and node.op == "Gather" and (node.attributes.axis or 0) == 0
-  local tensor = of_rows and find.graph.tensors[node.inputs[1]]
+  local taken, scale, zero = dequantized(find, value)
+  local node = find.graph.makers[taken]
+  if not node or node.op ~= "Gather" or (node.attributes.axis or 0) ~= 0 then return nil end
+  local name, own, of_own = dequantized(find, node.inputs[1])
+  local tensor = not (scale and own) and find.graph.tensors[name]
   return tensor and #tensor.shape == 2 and { tensor = tensor, rows = tensor.shape[1], width = tensor.shape[2],
-    scale = scale, zero = zero, index = rows.origin(find, node.inputs[2]) } or nil
+    scale = scale or own, zero = zero or of_own, index = rows.origin(find, node.inputs[2]) } or nil
 end
 
 -- The terms of a sum.
@@ -187,8 +195,8 @@ local function check(find, value, made, draw, padded)
   local width, count = shape[#shape], indices.count(shape)
   local sum = values.value(run.arrays.numbers(count, 0.0), { count // width, width })
   for _, of in ipairs { made.words, made.types } do
-    of.numbers = of.numbers or run:tensor(of.tensor).at
-    local taken = values.value(run.arrays.taken(of.numbers, 1, of.rows, width, feeds[of.index].at), sum.shape)
+    local index = values.value(feeds[of.index].at, { count // width })
+    local taken = run:taken(run:tensor(of.tensor), 1, index)
     if of.scale then
       taken = run:apply("mul", run:apply("sub", taken, run:constant(of.zero)), run:constant(of.scale))
     end
@@ -225,7 +233,6 @@ function M.embeddings(find, value)
       check(other, value, made, draw, true)
     end
   end
-  for _, of in ipairs { made.words, made.types } do of.numbers = nil end
   return made
 end
 
