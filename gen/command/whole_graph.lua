@@ -20,10 +20,19 @@ local function channels_of(graph)
   return COLORS
 end
 
+-- The inputs of a graph that may be images: none beside ids.
+local function images_of(graph)
+  for _, name in ipairs(graph.inputs) do
+    local kind = (graph.values[name] or {}).type
+    if kind == "I64" or kind == "I32" then return {} end
+  end
+  return graph.inputs
+end
+
 -- Gives images whose axes the graph leaves open the size that the user says.
 local function set_size(model, text)
   local graph, size, open = model.graph, text and whole_inputs.size(text), nil
-  for _, name in ipairs(graph.inputs) do
+  for _, name in ipairs(images_of(graph)) do
     local dims = (graph.values[name] or {}).dims or {}
     if #dims == IMAGE and not (dims[2] and dims[3] and dims[4]) then
       open = name

@@ -87,9 +87,11 @@ function M.of(find, all)
   if image then
     whole.pixels = named(find, "embeddings", whole_pixels.embeddings, find, first.from, image)
   else
-    whole.ids = named(find, "embeddings", whole_ids.embeddings, find, first.from)
+    local all_found = {}
+    for i, layer in ipairs(all) do all_found[i] = layer.found end
+    whole.ids = named(find, "embeddings", whole_ids.embeddings, find, first.from, all_found)
     for _, layer in ipairs(all) do
-      named(find, "layer " .. layer.name, whole_ids.check_masks, find, layer.found)
+      named(find, "layer " .. layer.name, whole_ids.check_masks, find, layer.found, whole.ids)
       for _, key in ipairs { "kv_len=true", "q_len=true" } do layer.keys[#layer.keys + 1] = key end
     end
   end

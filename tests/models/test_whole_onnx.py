@@ -140,18 +140,19 @@ def model_of(make, name):
 
 
 def export(model, inputs, path, name):
-    """By one of PyTorch's two exporters."""
-    axes = [] if "pixel_values" in inputs else list(inputs)
+    """By one of PyTorch's two exporters. The last axis of texts is that of rows."""
+    axes = {} if "pixel_values" in inputs else {key: value.dim() - 1 for key, value in inputs.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if seed_of("exporter", name) % 2:
             batch, rows = torch.export.Dim("batch"), torch.export.Dim("rows", max=30)
-            shapes = {key: {0: batch, 1: rows} for key in axes} if axes else None
-            torch.onnx.export(model, (), path, kwargs=inputs, dynamo=True, dynamic_shapes=shapes, external_data=False,
-                              verbose=False)
+            shapes = [{0: batch, last: rows} for last in axes.values()] if axes else None
+            torch.onnx.export(model, tuple(inputs.values()), path, input_names=list(inputs), dynamo=True,
+                              dynamic_shapes=shapes, external_data=False, verbose=False)
         else:
-            torch.onnx.export(model, (inputs,), path, dynamo=False, input_names=list(inputs), output_names=["rows"],
-                              dynamic_axes={key: {0: "batch", 1: "rows"} for key in axes}, opset_version=17)
+            torch.onnx.export(model, tuple(inputs.values()), path, dynamo=False, input_names=list(inputs),
+                              output_names=["rows"], opset_version=17,
+                              dynamic_axes={key: {0: "batch", last: "rows"} for key, last in axes.items()})
     return path
 
 
