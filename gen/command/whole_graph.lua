@@ -99,6 +99,7 @@ local function table_part(model, of)
   local part = layers.part(model, of.tensor.name, of.rows, of.width, host.type_size, { integers = of.scale ~= nil })
   part.scaled = of.scale and { { by = { of.scale }, zeros = { of.zero }, columns = of.width, down = of.rows,
                                  across = of.width } }
+  part.factor = of.term.factor ~= 1 and of.term.factor or nil
   return part
 end
 

@@ -1,7 +1,8 @@
 -- What turns ids into rows in an ONNX graph, and which keys its masks hide. Both are proved by evaluation.
 --
 --   embeddings(find, value, layers) -> {
---     words, types    { tensor, rows, width, scale, zero = of integers or nil } of words, and of types or nil
+--     words, types    { tensor, rows, width, scale, zero = of integers or nil, term = { factor } } of words, and of
+--                     types or nil
 --     places          numbers of the rows that are added for positions, or nil
 --     norm            of gen/onnx/whole_layers.lua, or nil
 --     padding         an id that has no position or is hidden, or nil
@@ -45,14 +46,26 @@ local function table_of(find, value)
     scale = scale or own, zero = zero or of_own, index = rows.origin(find, node.inputs[2]) } or nil
 end
 
--- The terms of a sum.
-local function terms_of(find, value, list)
+-- The number that a node multiplies by, and its other operand; or nil.
+local function factor_of(find, node)
+  if not node or node.domain ~= "" or node.op ~= "Mul" and node.op ~= "Div" then return nil end
+  for k = node.op == "Mul" and 1 or 2, 2 do
+    local by = find.elements:scalar(node.inputs[k])
+    if by and by ~= 0 then return node.op == "Mul" and by or 1 / by, node.inputs[3 - k] end
+  end
+end
+
+-- The terms of a sum, { value, factor }.
+local function terms_of(find, value, list, factor)
   value = rows.origin(find, value)
   local node = find.graph.makers[value]
+  local by, before = factor_of(find, node)
   if node and node.op == "Add" then
-    for k = 1, 2 do terms_of(find, node.inputs[k], list) end
+    for k = 1, 2 do terms_of(find, node.inputs[k], list, factor) end
+  elseif by then
+    terms_of(find, before, list, factor * by)
   else
-    list[#list + 1] = value
+    list[#list + 1] = { value = value, factor = factor }
   end
   return list
 end
@@ -60,10 +73,10 @@ end
 -- Tables that are added up, and the other terms.
 local function tables_of(find, value)
   local tables, others = {}, {}
-  for _, term in ipairs(terms_of(find, value, {})) do
-    local of = table_of(find, term)
+  for _, term in ipairs(terms_of(find, value, {}, 1)) do
+    local of = table_of(find, term.value)
     if of and find.graph.values[of.index] and not find.graph.makers[of.index] then
-      of.value, tables[#tables + 1] = term, of
+      of.term, tables[#tables + 1] = term, of
     else
       others[#others + 1] = term
     end
@@ -77,7 +90,7 @@ local function by_kinds(text, tables, others, value)
   for _, of in ipairs(tables) do
     local kind = text.kinds[of.index]
     if found[kind] then refuse("two tables are read by %s", kind) end
-    if kind == "ids" or kind == "types" then found[kind] = of else others[#others + 1] = of.value end
+    if kind == "ids" or kind == "types" then found[kind] = of else others[#others + 1] = of.term end
   end
   if not found.ids then refuse("%s is no sum with a row of a table for each id", wording.short(value)) end
   return found
@@ -85,14 +98,22 @@ end
 
 -- ---- positions ----
 
+local function values_of(terms)
+  local list = {}
+  for i, term in ipairs(terms) do list[i] = term.value end
+  return list
+end
+
 -- The sum of terms that no id changes, as a list of numbers for all rows of a run.
 local function places_of(find, text, terms, draws, width, count)
   local run = rows.run(find)
   local first
   for _, draw in ipairs(draws) do
-    local made = whole_texts.evaluated(find, text, terms, draw)
+    local made = whole_texts.evaluated(find, text, values_of(terms), draw)
     local sum = run:constant(0.0)
-    for _, term in ipairs(terms) do sum = run:apply("add", sum, made[term]) end
+    for _, term in ipairs(terms) do
+      sum = run:apply("add", sum, run:apply("mul", made[term.value], run:constant(term.factor)))
+    end
     local lead = { indices.count(sum.shape) // (count * width), count * width }
     if lead[1] * lead[2] ~= indices.count(sum.shape) then -- one row for all
       sum = run:apply("add", sum, values.value(run.arrays.numbers(count * width, 0.0), { count, width }))
@@ -195,7 +216,7 @@ local function check(find, value, made, draw, padded)
     if of.scale then
       taken = run:apply("mul", run:apply("sub", taken, run:constant(of.zero)), run:constant(of.scale))
     end
-    sum = run:apply("add", sum, taken)
+    sum = run:apply("add", sum, run:apply("mul", taken, run:constant(of.term.factor)))
   end
   local own = shape[#shape - 1] * width
   if made.places then
@@ -219,7 +240,7 @@ function M.embeddings(find, value, layers)
     for _, mask in ipairs(layer.hiding or {}) do masks[#masks + 1] = mask.value end
   end
   local tables, terms = tables_of(find, norm and norm.x or value)
-  local text = whole_texts.of(find, tables, terms, masks)
+  local text = whole_texts.of(find, tables, values_of(terms), masks)
   local found = by_kinds(text, tables, terms, value)
   local made = { words = found.ids, types = found.types, padding = text.padding, text = text }
   local width, shape, draws = found.ids.width, find.elements.shapes[value], {}

@@ -382,7 +382,14 @@ def other_eps(graph):
 
 
 def other_words(graph):
-    behind(graph, node_of(graph, "word_embeddings").output[0], "Mul", 2.0)
+    """Columns of words have factors of their own."""
+    behind(graph, node_of(graph, "word_embeddings").output[0], "Mul", numpy.linspace(0.5, 2, 16))
+
+
+def of_the_sum(graph):
+    """A factor of the words alone, behind what has already been added to them."""
+    behind(graph, node_of(graph, "embeddings/Add").output[0], "Mul", 2.0)
+    behind(graph, node_of(graph, "embeddings/Add").output[0] + " changed", "Abs")
 
 
 def biased_mask(graph):
@@ -432,7 +439,7 @@ def one_more_norm(graph):
 
 
 REFUSED = {as_tanh: "no activation", other_residual: "added to", between_layers: "reads",
-           in_hidden: "no activation", other_eps: "norms", other_words: "no sum with a row of a table",
+           in_hidden: "no activation", other_eps: "norms", other_words: "no sum with a row of a table", of_the_sum: "no sum with a row of a table",
            biased_mask: "does more than to hide", more_products: "no activation", of_ids: "ids",
            of_one_id: "depends on ids",
            from_the_end: "is not the sum of the tables", one_more_norm: "two epsilons"}

@@ -92,8 +92,20 @@ def twice(graph):
     behind(graph, value, "DequantizeLinear", 0.5)
 
 
+def with_factors(graph):
+    """The words by a root, and all of the sum by less than one."""
+    behind(graph, node_of(graph, "word_embeddings").output[0], "Mul", 4.0)
+    behind(graph, node_of(graph, "token_type_embeddings").output[0], "Div", [[[3.0]]])
+    behind(graph, node_of(graph, "embeddings/Add").output[0], "Mul", 0.7)
+
+
+def of_integers_with_factors(graph):
+    of_integers(graph)
+    with_factors(graph)
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("change", [of_halves, of_integers], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [of_halves, of_integers, with_factors, of_integers_with_factors], ids=lambda change: change.__name__)
 def test_types_of_tables(bert, change, tmp_path):
     """A table that is made of another one before its rows are taken."""
     onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
