@@ -5,6 +5,7 @@
 --                     types or nil
 --     places          numbers of the rows that are added for positions, or nil
 --     norm            of gen/onnx/whole_layers.lua, or nil
+--     projection      what is behind the norm: { matrix = as a layer of gen/onnx/layers.lua has it, bias }, or nil
 --     padding         an id that has no position or is hidden, or nil
 --     text, draws     of gen/onnx/whole_texts.lua }
 --   check_masks(find, layer, embeddings)
@@ -35,7 +36,7 @@ local function dequantized(find, value)
   return rows.origin(find, node.inputs[1]), scale, find.elements:scalar(node.inputs[3] or "") or 0
 end
 
--- The table and the indices of a Gather of rows, or nil. Integers, of the table or of its rows, have a scale and a zero.
+-- The table and the indices of a Gather of rows, or nil. Integers, of the table or its rows, have a scale and a zero.
 local function table_of(find, value)
   local taken, scale, zero = dequantized(find, value)
   local node = find.graph.makers[taken]
@@ -201,14 +202,26 @@ local function of_padding(run, shape, seen)
   return values.value(run.arrays.numbers(list), { #list, 1 })
 end
 
+local function projected(find, run, projection, x)
+  local bias, y = projection.bias, run:product(x, whole_layers.numbers_of(find, run, projection.matrix))
+  return bias and run:apply("add", y, values.value(run.arrays.numbers(bias), { #bias })) or y
+end
+
+-- The product that makes a value, and the value that it reads; or nil and the value.
+local function projection_of(find, value)
+  local found = rows.projection(find, value)
+  if not found then return nil, value end
+  return { matrix = proposal.matrix_of(found.product), bias = found.bias }, rows.origin(find, found.product.x)
+end
+
 -- Compares the rows of the graph with those of the tables, in a run where some rows are padding or none.
 local function check(find, value, made, draw, padded)
   local run = rows.run(find)
   local all = find.elements.shapes[value]
   local seen = padded and all[#all - 1] // 2 + 1 or all[#all - 1]
   local got, feeds = whole_texts.evaluated(find, made.text, { value }, draw, seen)
-  local shape = got[value].shape
-  local width, count = shape[#shape], indices.count(shape)
+  local shape, width = got[value].shape, made.words.width
+  local count = indices.count(shape) // shape[#shape] * width
   local sum = values.value(run.arrays.numbers(count, 0.0), { count // width, width })
   for _, of in ipairs { made.words, made.types } do
     local index = values.value(feeds[of.index].at, { count // width })
@@ -225,6 +238,7 @@ local function check(find, value, made, draw, padded)
     sum = values.value(sum.at, { count // width, width })
   end
   if made.norm then sum = whole_layers.normed(run, made.norm, sum) end
+  if made.projection then sum = projected(find, run, made.projection, sum) end
   local largest = run:largest(sum)
   local flags = run:apply("add", of_padding(run, shape, seen), run:apply("mul", sum, run:constant(0.0)))
   local off = run.arrays.difference(got[value].at, sum.at, flags.at)
@@ -235,19 +249,20 @@ local function check(find, value, made, draw, padded)
 end
 
 function M.embeddings(find, value, layers)
-  local norm, masks = find.row_norms[value], {}
+  local projection, embedded = projection_of(find, value)
+  local norm, masks = find.row_norms[embedded], {}
   for _, layer in ipairs(layers) do
     for _, mask in ipairs(layer.hiding or {}) do masks[#masks + 1] = mask.value end
   end
-  local tables, terms = tables_of(find, norm and norm.x or value)
+  local tables, terms = tables_of(find, norm and norm.x or embedded)
   local text = whole_texts.of(find, tables, values_of(terms), masks)
-  local found = by_kinds(text, tables, terms, value)
+  local found = by_kinds(text, tables, terms, embedded)
   local made = { words = found.ids, types = found.types, padding = text.padding, text = text }
   local width, shape, draws = found.ids.width, find.elements.shapes[value], {}
   for i = 1, whole_texts.DRAWS do
     draws[i] = whole_texts.draw(text, found.ids.rows, found.types and found.types.rows or 0, i)
   end
-  made.draws = draws
+  made.draws, made.projection = draws, projection
   find_shown(find, made, layers)
   local count = shape[#shape - 1]
   made.norm = norm and whole_layers.norm(find, norm, width)

@@ -83,6 +83,14 @@ class Gated(torch.nn.Module):
         return self.first(x)
 
 
+class Projected(Gated):
+    """Of tables that have less columns than rows have."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.words = torch.nn.Sequential(torch.nn.Embedding(60, 8), torch.nn.Linear(8, sizes[0], bias=False))
+
+
 class Bare(Gated):
     """Of no norm at either end."""
 
@@ -115,6 +123,9 @@ TEXTS = {
     "clip, texts": of("CLIPText", vocab_size=60, bos_token_id=0, eos_token_id=2, **MOST),
     "modernbert": of("ModernBert", vocab_size=60, num_hidden_layers=4, global_attn_every_n_layers=3, local_attention=8,
                      pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **MOST),
+    "bert, projected": of("Electra", vocab_size=60, embedding_size=12, **MOST),
+    "albert": of("Albert", vocab_size=60, embedding_size=10, **MOST),
+    "gated, projected": lambda name: Projected(24, 3, 20, 1, False),
     "gated": lambda name: Gated(24, 3, 20, 2, False),
     "gated, one matrix": lambda name: Gated(32, 2, 12, 2, True),
     "gated, no last norm": lambda name: Bare(16, 2, 12, 1, False),
@@ -370,6 +381,19 @@ def between_layers(graph):
     behind(graph, node_of(graph, "layer.0/output/LayerNorm", "Add_1").output[0], "Mul", 1.01)
 
 
+def projected_twice(graph):
+    """Rows of the embeddings by two products, with an activation between them."""
+    value = node_of(graph, "embeddings/LayerNorm", "Add_1").output[0]
+    for op, *operands in ("MatMul", numpy.eye(16) * 1.5), ("Tanh",), ("MatMul", numpy.eye(16) * 0.7):
+        behind(graph, value, op, *operands)
+        value += " changed"
+
+
+def normed_behind_a_product(graph):
+    """The norm of the embeddings is that of a product of them."""
+    behind(graph, node_of(graph, "embeddings/Add_1").output[0], "MatMul", numpy.eye(16) * 1.5)
+
+
 def in_hidden(graph):
     behind(graph, node_of(graph, "layer.1/intermediate/dense", "Add").output[0], "Mul", 0.9)
 
@@ -438,7 +462,8 @@ def one_more_norm(graph):
     graph.output[0].name = f"{rows} changed"
 
 
-REFUSED = {as_tanh: "no activation", other_residual: "added to", between_layers: "reads",
+REFUSED = {projected_twice: "no sum with a row of a table", normed_behind_a_product: "no sum with a row of a table",
+           as_tanh: "no activation", other_residual: "added to", between_layers: "reads",
            in_hidden: "no activation", other_eps: "norms", other_words: "no sum with a row of a table", of_the_sum: "no sum with a row of a table",
            biased_mask: "does more than to hide", more_products: "no activation", of_ids: "ids",
            of_one_id: "depends on ids",

@@ -1,11 +1,12 @@
 """`mhagen model --whole` of ONNX files: tables of words that are large, or of other types than their rows."""
-import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 from test_whole import Encoder
 from test_whole_onnx import behind, bert_file, near, node_of
 from whole_lib import expect_refusal, numpy, torch
+
+import onnx  # without it the line before skips this file
+from onnx import helper, numpy_helper
 
 WORDS, WIDTH = 60, 16
 AT, ROWS = 5 << 30, 2_200_000  # where a table of 134 MiB begins in its file
