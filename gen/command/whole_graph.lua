@@ -143,7 +143,8 @@ local function add_pixels(model, list, made, width, add_product)
   end
   list[#list + 1] = { name = "places", part = list_of(of.places) }
   local embeddings = add_norms(model, list, of.norm, made.last, width)
-  local part = layers.part(model, patches.tensor.name, width, depth, host.type_size, { shape = patches.tensor.shape })
+  local part = patches.tensor and layers.part(model, patches.tensor.name, width, depth, host.type_size, {
+    shape = patches.tensor.shape }) or { numbers = patches.numbers, features = width, width = depth }
   local inputs = {
     input = "pixels", template = "images", first = #tokens, norm = of.norm ~= nil,
     values = { channels = channels, image_height = of.image[1], image_width = of.image[2], patches = patches.rows,

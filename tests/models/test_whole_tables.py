@@ -106,7 +106,8 @@ def of_integers_with_factors(graph):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("change", [of_halves, of_integers, with_factors, of_integers_with_factors], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [of_halves, of_integers, with_factors, of_integers_with_factors],
+                         ids=lambda change: change.__name__)
 def test_types_of_tables(bert, change, tmp_path):
     """A table that is made of another one before its rows are taken."""
     onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
