@@ -14,6 +14,7 @@ local rows = require "onnx.rows"
 local layers = require "model.layers"
 local whole_ids = require "onnx.whole_ids"
 local whole_layers = require "onnx.whole_layers"
+local whole_outputs = require "onnx.whole_outputs"
 local whole_pixels = require "onnx.whole_pixels"
 local wording = require "base.wording"
 
@@ -96,7 +97,10 @@ function M.of(find, all)
     end
   end
   for name in pairs(find.graph.outputs) do
-    if rows.origin(find, name) ~= whole.rows then whole.left[#whole.left + 1] = "output " .. wording.short(name) end
+    if rows.origin(find, name) ~= whole.rows then
+      local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole.ids, whole.rows, name)) or ""
+      whole.left[#whole.left + 1] = "output " .. wording.short(name) .. words
+    end
   end
   for _, name in ipairs(find.graph.inputs) do
     if find.elements.given(name, 0) then

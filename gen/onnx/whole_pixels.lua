@@ -1,11 +1,11 @@
 -- What turns pixels into rows in an ONNX graph: patches side by side that a matrix multiplies, rows of tokens in front,
--- positions. All that is no product is read from the rows of an image of zeros. The matrix is that of a convolution; of
--- other graphs, such as those that normalize pixels or have products of their own, it is what they make of single pixels.
+-- positions. All that is no product is read from the rows of an image of zeros. The matrix is that of a convolution; in
+-- other graphs, as those that normalize pixels or have products of their own, it is what they make of single pixels.
 --
 --   input(find, value) -> the name of the image that a value is made of, or nil
 --   embeddings(find, value, name) -> {
---     patches    { tensor or numbers [width][pixels of a patch], rows, down, across, axes = { channels, height, width } }
---                of the product
+--     patches    { tensor or numbers [width][pixels of a patch], rows, down, across, width, axes = { channels, height,
+--                width } } of the product
 --     image      { height, width }
 --     tokens     numbers of each row in front of those of patches
 --     places     numbers that are added to all rows

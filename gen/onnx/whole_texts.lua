@@ -7,8 +7,9 @@
 --     text     { kinds = { input = "ids", "types", "places" or "mask" }, shown = { of masks: what a key that is seen
 --              has, and what one of padding }, padding = an id that stands for none, or nil }
 --   draw(text, words, types, number) -> draw       of so many rows of tables
---   evaluated(find, text, outputs, draw, seen) -> { value = { at, shape } }, feeds
+--   evaluated(find, text, outputs, draw, seen, leaves) -> { value = { at, shape } }, feeds
 --     seen     keys of each sequence that are no padding; nil: all
+--     leaves   { value = { at, integer } } that are given; nil: none
 --   These raise a text that says why they do not know the graph.
 
 local constants = require "onnx.constants"
@@ -28,7 +29,9 @@ local refuse = proposal.refuse
 local NAMED = { { "types", "type" }, { "types", "segment" }, { "mask", "mask" }, { "places", "position" } }
 local FEW = 16 -- rows of a table that is one of types, whatever its input is called
 
-local function plan_of(find, outputs) return evaluate.plan(find.graph, find.elements.shapes, outputs, {}) end
+local function plan_of(find, outputs, leaves)
+  return evaluate.plan(find.graph, find.elements.shapes, outputs, leaves or {})
+end
 
 -- The kind that the name of an input says.
 local function named(name)
@@ -127,11 +130,13 @@ local function feed_of(find, text, name, draw, seen)
   return { at = arrays.numbers(list), integer = not floats }
 end
 
-function M.evaluated(find, text, outputs, draw, seen)
-  local plan, why = plan_of(find, outputs)
+function M.evaluated(find, text, outputs, draw, seen, leaves)
+  local plan, why = plan_of(find, outputs, leaves)
   if not plan then refuse("%s", why) end
   local feeds = {}
-  for _, name in ipairs(plan.inputs) do feeds[name] = feed_of(find, text, name, draw, seen or math.huge) end
+  for _, name in ipairs(plan.inputs) do
+    feeds[name] = leaves and leaves[name] or feed_of(find, text, name, draw, seen or math.huge)
+  end
   local made
   made, why = evaluate.run(plan, find.graph.tools.arrays, feeds, constants.of)
   if not made then refuse("%s", why) end
