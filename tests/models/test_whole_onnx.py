@@ -159,10 +159,10 @@ def export(model, inputs, path, name, outputs=("rows",)):
             batch, rows = torch.export.Dim("batch"), torch.export.Dim("rows", max=30)
             shapes = [{0: batch, last: rows} for last in axes.values()] if axes else None
             torch.onnx.export(model, tuple(inputs.values()), path, input_names=list(inputs), dynamo=True,
-                              output_names=outputs, dynamic_shapes=shapes, external_data=False, verbose=False)
+                              output_names=list(outputs), dynamic_shapes=shapes, external_data=False, verbose=False)
         else:
             torch.onnx.export(model, tuple(inputs.values()), path, dynamo=False, input_names=list(inputs),
-                              output_names=outputs, opset_version=17,
+                              output_names=list(outputs), opset_version=17,
                               dynamic_axes={key: {0: "batch", last: "rows"} for key, last in axes.items()})
     return path
 
