@@ -300,6 +300,21 @@ function M.floats(part)
   return part.change and changed(memory, part) or memory
 end
 
+local MOST_FLOATS, UNIT_ROWS = 1 << 22, 16 -- that are in memory at once; of rows of any width, whole units of a file
+
+-- Calls add(memory) with the numbers of a part in their order, some rows at a time: tables may be larger than memory.
+function M.by_rows(part, add)
+  local all = part.count
+  local by_rows = part.width and not part.numbers and not part.in_out and not part.change and part.blocks == 1
+  for _, scaled in ipairs(part.scaled or {}) do by_rows = by_rows and scaled.down >= all end
+  if not by_rows then return add(M.floats(part)) end
+  local count = math.max(1, MOST_FLOATS // (part.width * UNIT_ROWS)) * UNIT_ROWS
+  for first = 0, all - 1, count do
+    local own = setmetatable({ first = part.first + first, count = math.min(count, all - first) }, { __index = part })
+    add(M.floats(own))
+  end
+end
+
 local function divided(turns, part)
   local memory = M.floats(part)
   local factors = memory:floats(0, part.features)

@@ -255,6 +255,7 @@ function M.pack(args, kernels, embeddings, layout, tell)
   local name, done, all = args.name .. ".packed", 0, 0
   local file = packed_file.new(args.output, name, name, layout)
   local function add(made)
+    made:fill()
     file:add(made, true)
     made:free()
   end
@@ -265,12 +266,7 @@ function M.pack(args, kernels, embeddings, layout, tell)
     done = done + 1
     tell(done, all)
   end)
-  for _, of in ipairs(embeddings.list) do
-    local count = floats_of(of)
-    local rest = memory.aligned(count) - count
-    add(weights.floats(of.part))
-    if rest > 0 then add(host.floats(rest)) end
-  end
+  for _, of in ipairs(embeddings.list) do weights.by_rows(of.part, add) end
   return file:finish()
 end
 

@@ -3,6 +3,7 @@
 local host = require "host"
 local graph_whole = require "onnx.whole"
 local layers = require "model.layers"
+local parts = require "onnx.parts"
 local whole_inputs = require "command.whole_inputs"
 local whole_product = require "command.whole_product"
 local wording = require "base.wording"
@@ -20,10 +21,19 @@ local function channels_of(graph)
   return COLORS
 end
 
+-- The inputs of a graph that may be images: none beside ids.
+local function images_of(graph)
+  for _, name in ipairs(graph.inputs) do
+    local kind = (graph.values[name] or {}).type
+    if kind == "I64" or kind == "I32" then return {} end
+  end
+  return graph.inputs
+end
+
 -- Gives images whose axes the graph leaves open the size that the user says.
 local function set_size(model, text)
   local graph, size, open = model.graph, text and whole_inputs.size(text), nil
-  for _, name in ipairs(graph.inputs) do
+  for _, name in ipairs(images_of(graph)) do
     local dims = (graph.values[name] or {}).dims or {}
     if #dims == IMAGE and not (dims[2] and dims[3] and dims[4]) then
       open = name
@@ -90,16 +100,33 @@ local function table_part(model, of)
   local part = layers.part(model, of.tensor.name, of.rows, of.width, host.type_size, { integers = of.scale ~= nil })
   part.scaled = of.scale and { { by = { of.scale }, zeros = { of.zero }, columns = of.width, down = of.rows,
                                  across = of.width } }
+  part.factor = of.term.factor ~= 1 and of.term.factor or nil
   return part
 end
 
-local function add_ids(model, list, made, width)
+-- The product behind the tables, whose rows have a norm of their own.
+local function add_projection(list, of, kernels, width, add_product)
+  local bias, norm = of.projection.bias, of.norm
+  local layer = { in_out = false, name = "embeddings" }
+  local weights = { wo = parts.matrix(layer, "wo", of.projection.matrix, { of.words.width, width }) }
+  weights.bo = bias and { numbers = bias, features = width } or nil
+  local entry = add_product({ rows = kernels[1].cfg.seq, depth = of.words.width, width = width, lengths = true },
+    { { name = layer.name, weights = weights } })
+  local own = norm and add_norms(nil, list, norm, nil, of.words.width)
+  return { width = of.words.width, number = entry.number, norm = own }
+end
+
+local function add_ids(model, list, made, width, kernels, add_product)
   local of = made.ids
   for _, name in ipairs { "words", "types" } do
     list[#list + 1] = of[name] and { name = name, part = table_part(model, of[name]) }
   end
   list[#list + 1] = of.places and { name = "places", part = list_of(of.places) } or nil
-  local embeddings = add_norms(model, list, of.norm, made.last, width)
+  local embeddings = add_norms(model, list, not of.projection and of.norm or nil, made.last, width)
+  if of.projection then
+    embeddings.projected = add_projection(list, of, kernels, width, add_product)
+    embeddings.first = of.norm ~= nil
+  end
   embeddings.padding, embeddings.has_places, embeddings.vocabulary = of.padding, of.places ~= nil, of.words.rows
   embeddings.types = of.types and of.types.rows or 0
   return embeddings
@@ -116,7 +143,8 @@ local function add_pixels(model, list, made, width, add_product)
   end
   list[#list + 1] = { name = "places", part = list_of(of.places) }
   local embeddings = add_norms(model, list, of.norm, made.last, width)
-  local part = layers.part(model, patches.tensor.name, width, depth, host.type_size, { shape = patches.tensor.shape })
+  local part = patches.tensor and layers.part(model, patches.tensor.name, width, depth, host.type_size, {
+    shape = patches.tensor.shape }) or { numbers = patches.numbers, features = width, width = depth }
   local inputs = {
     input = "pixels", template = "images", first = #tokens, norm = of.norm ~= nil,
     values = { channels = channels, image_height = of.image[1], image_width = of.image[2], patches = patches.rows,
@@ -133,7 +161,8 @@ end
 function M.add(model, kernels, given)
   local made, width, list = model.whole.made, kernels[1].cfg.y_width, {}
   local function add_product(...) return whole_product.add(kernels, given, ...) end
-  model.embeddings = (made.pixels and add_pixels or add_ids)(model, list, made, width, add_product)
+  if made.pixels then model.embeddings = add_pixels(model, list, made, width, add_product)
+  else model.embeddings = add_ids(model, list, made, width, kernels, add_product) end
   for key, value in pairs { list = list, width = width, first_place = 0, decodes = false } do
     model.embeddings[key] = value
   end

@@ -67,6 +67,15 @@ static int memory_size(lua_State *L) {
   return 1;
 }
 
+/* memory:fill(): with zeros up to a whole unit of packed weights, which are part of it then; push_memory left room */
+static int memory_fill(lua_State *L) {
+  Memory *memory = luaL_checkudata(L, 1, MEMORY);
+  const size_t rest = (MHAGEN_ALIGN - memory->bytes % MHAGEN_ALIGN) % MHAGEN_ALIGN;
+  if (rest > 0) memset((char *)memory->at + memory->bytes, 0, rest);
+  memory->bytes += rest;
+  return 0;
+}
+
 /* memory:floats(first, count) -> a list of its floats */
 static int memory_floats(lua_State *L) {
   const Memory *memory = luaL_checkudata(L, 1, MEMORY);
@@ -348,8 +357,8 @@ static void new_type(lua_State *L, const char *name, const luaL_Reg *methods) {
 
 void add_tensors(lua_State *L) {
   static const luaL_Reg of_memory[] = {{"read", memory_read}, {"set", memory_set}, {"floats", memory_floats},
-                                       {"scale", memory_scale}, {"free", memory_free}, {"__gc", memory_free},
-                                       {"__len", memory_size}, {NULL, NULL}};
+                                       {"scale", memory_scale}, {"fill", memory_fill}, {"free", memory_free},
+                                       {"__gc", memory_free}, {"__len", memory_size}, {NULL, NULL}};
   static const luaL_Reg of_file[] = {{"bytes", file_bytes}, {"crc32", file_crc32}, {"size", file_size},
                                      {"close", file_close}, {"__gc", file_close}, {NULL, NULL}};
   static const luaL_Reg functions[] = {{"open_file", host_open_file}, {"floats", host_floats},

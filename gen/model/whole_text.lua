@@ -87,17 +87,46 @@ local function add_inputs(values, embeddings)
   values.run = template.some("whole_inputs.c.in", values)
 end
 
+-- The function of a norm of rows with so many columns; of: what its name ends with.
+local function norm_text(values, norm, columns, of)
+  local own = { norm_of = of, norm_columns = columns, norm_eps = ("%.17g"):format(norm.eps) }
+  own.norm_count = of == "" and values.NAME .. "_WIDTH" or columns
+  own.biases_param, own.biases_of, own.plus_biases = "", "", ""
+  if norm.biased then
+    own.biases_param, own.biases_of = ", const void *biases_at", ", *biases = biases_at"
+    own.plus_biases = " + biases[i]"
+  end
+  return template.some(("whole_%s_norm.c.in"):format(norm.norm_kind), own)
+end
+
+-- The norms of rows, of which those of tables that are projected have their own.
+local function add_norms(values, embeddings)
+  local projected, biased, list = embeddings.projected, embeddings.biased, {}
+  local own = projected and projected.norm
+  list[#list + 1] = embeddings.norm_kind and norm_text(values, embeddings, "WIDTH", "") or nil
+  list[#list + 1] = own and norm_text(values, own, "EMBEDDED", "_embedded") or nil
+  values.norm_row, values.first_norm_of = table.concat(list, "\n"), own and "_embedded" or ""
+  values.norms = part(values, list[1], "whole_norms.c.in")
+  if own then biased = own.biased end
+  values.norm_at, values.first_norm_at = norm_at(embeddings.biased, ""), norm_at(biased, "FIRST_")
+end
+
+-- The product behind the tables of texts.
+local function add_projection(values, embeddings)
+  local projected = embeddings.projected
+  values.row, values.parts_of = projected and "EMBEDDED" or "WIDTH", projected and "(WIDTH | EMBEDDED)" or "WIDTH"
+  values.product_lengths = projected and ", .q_len = &args->length" or ""
+  values.embedded, values.projection = tostring(projected and projected.width), tostring(projected and projected.number)
+  values.projected = part(values, projected, "whole_projected.c.in")
+  values.product = part(values, projected, "whole_product.c.in")
+  values.embed_call = template.some(projected and "whole_projected_call.c.in" or "whole_embed_call.c.in", values)
+end
+
 -- What only decoders have, or only encoders.
 local function add_parts(values, embeddings, tables)
   local decodes = embeddings.decodes
-  local biased = embeddings.biased
-  values.biases_param, values.plus_biases = biased and ", const void *biases_at" or "", biased and " + biases[i]" or ""
-  values.biases_of = biased and ", *biases = biases_at" or ""
-  if embeddings.norm_kind then
-    values.norm_row = template.some(("whole_%s_norm.c.in"):format(embeddings.norm_kind), values)
-  end
-  values.norms = part(values, embeddings.norm_kind, "whole_norms.c.in")
-  values.norm_at, values.first_norm_at = norm_at(biased, ""), norm_at(biased, "FIRST_")
+  add_projection(values, embeddings)
+  add_norms(values, embeddings)
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
   values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
   values.norm_rows = embeddings.inputs and "ROWS" or "args->length"
@@ -143,7 +172,8 @@ end
 -- `at` of packers in the file; embeddings, layout: of gen/command/whole.lua.
 return function(name, from, kernels, layers, embeddings, layout)
   local rows, workspace, cache = sizes_of(kernels, layers)
-  local row_bytes = aligned(memory.BYTES * rows * embeddings.width)
+  local widest = math.max(embeddings.width, embeddings.projected and embeddings.projected.width or 0)
+  local row_bytes = aligned(memory.BYTES * rows * widest)
   local initializers, includes = kernel_rows(kernels, kernels[1].tables)
   local values = {
     name = name, NAME = name:upper(), version = version, what = model_text.WHOLE,
@@ -151,7 +181,7 @@ return function(name, from, kernels, layers, embeddings, layout)
     includes = includes, members = tostring(#kernels[1].packers), kernels = tostring(#kernels),
     kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), tables = places(embeddings),
     fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes),
-    eps = embeddings.eps and ("%.17g"):format(embeddings.eps), row_floats = tostring(row_bytes // memory.BYTES),
+    row_floats = tostring(row_bytes // memory.BYTES),
     sum = sum_of(embeddings), rows = tostring(rows),
     width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary or 0),
     types = tostring(embeddings.types), layers = tostring(#layers),

@@ -1,6 +1,7 @@
 -- Single numbers of the constants of a graph, without the host's decoders: shapes, bounds, scales, biases, tables.
 --
 --   of(tensor, i)    number i of a tensor of gen/onnx/file.lua, in row-major order; nil for a type that is not read
+--   bytes(kind, count)   of so many numbers of a type, or nil where they are not read, or end within a byte
 --   short(x)         the shortest decimal that is the same float32: constants and attributes are such
 
 local BLOCK = 1 << 12 -- bytes that are read at once
@@ -66,6 +67,11 @@ local function of(tensor, i)
   return value
 end
 
+local function bytes(kind, count)
+  local row = rows[kind]
+  return row and count % (row[4] or 1) == 0 and count // (row[4] or 1) * row[2] or nil
+end
+
 local function short(x)
   for digits = 1, 9 do
     local near = tonumber(("%%.%dg"):format(digits):format(x))
@@ -74,4 +80,4 @@ local function short(x)
   return x
 end
 
-return { of = of, short = short }
+return { of = of, bytes = bytes, short = short }

@@ -8,7 +8,7 @@ local values = require "onnx.values"
 
 local axis_of, count_of, steps_of = indices.axis_of, indices.count, indices.steps_of
 local broadcast_steps, common, copied, joined = values.broadcast_steps, values.common, values.copied, values.joined
-local refuse, reshaped, value = values.refuse, values.reshaped, values.value
+local mapped, refuse, reshaped, value = values.mapped, values.refuse, values.reshaped, values.value
 local Run = values.Run
 
 local rows = {}
@@ -92,7 +92,8 @@ rows.Cast = function(run, node, x)
   local kind = functions.kind(node.attributes.to)
   if kind == "bool" then return flags(run:apply("nonzero", x)) end
   if kind == "integer" then return value(run:apply("trunc", x).at, x.shape, true) end
-  return kind and value(x.at, x.shape) or refuse("to a type that is not known")
+  if not kind then refuse("to a type that is not known") end
+  return mapped(x, false, function(own) return value(own.at, own.shape) end)
 end
 
 rows.CastLike = function(run, _, x, like)
@@ -207,10 +208,7 @@ rows.Concat = function(run, node, ...)
 end
 
 rows.Gather = function(run, node, x, index)
-  local axis = axis_of(node, 0, #x.shape)
-  local outer, inner = count_of(x.shape, 1, axis - 1), count_of(x.shape, axis + 1)
-  local at = run.arrays.taken(x.at, outer, x.shape[axis], inner, index.at)
-  return value(at, joined(copied(x.shape, 1, axis - 1), index.shape, copied(x.shape, axis + 1)), x.integer)
+  return run:taken(x, axis_of(node, 0, #x.shape), index)
 end
 
 -- The places in x of axes of which one, or the first ones, are given by indices.

@@ -7,7 +7,7 @@ local values = require "onnx.values"
 local meanings = require "onnx.meanings"
 
 local axis_of, count_of, steps_of = indices.axis_of, indices.count, indices.steps_of
-local copied, joined, refuse = values.copied, values.joined, values.refuse
+local copied, joined, mapped, refuse = values.copied, values.joined, values.mapped, values.refuse
 local reshaped, value = values.reshaped, values.value
 
 local rows, list_of = {}, meanings.list_of
@@ -235,9 +235,13 @@ end
 -- What is quantized and back is what it was: scales may be infinite.
 rows.DequantizeLinear = function(run, node, x, scale, zero)
   if is_quantized(run, x, scale, zero) then return x.quantized.x end
-  if zero then x = run:apply("sub", x, beside(run, node, x, zero)) end
-  local y = run:apply("mul", x, beside(run, node, x, scale))
-  return value(y.at, y.shape)
+  local function of(own)
+    if zero then own = run:apply("sub", own, beside(run, node, own, zero)) end
+    local y = run:apply("mul", own, beside(run, node, own, scale))
+    return value(y.at, y.shape)
+  end
+  if count_of(scale.shape) > 1 then return of(x) end
+  return mapped(x, false, of)
 end
 
 rows.QuantizeLinear = function(run, node, x, scale, zero)

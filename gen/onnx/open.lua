@@ -34,8 +34,8 @@ function M.new(given, how, batch, apart)
     local text = (name .. " " .. (label or "")):lower()
     if axis == 1 and rank > 1 then return batch end
     if text:find "past" or text:find "cache" then return past end
-    if rank > 3 and axis > 2 then return image end
-    if floats[kind] and rank == 2 then return samples end
+    if rank > 3 and axis > 2 and not text:find "mask" then return image end
+    if floats[kind] and rank == 2 and not text:find "mask" then return samples end
     first = first or label
     return label == first and rows or keys
   end

@@ -8,10 +8,13 @@
 --     :moved(x, shape, steps, base), :transposed(x, perm)    its numbers in other places
 --     :reduced(how, x, axes), :mean(x, axes)    over { axis from 1 = true }, which stay as axes of 1
 --     :product(a, b), :softmax(x, axes), :largest(x)
---     :tensor(tensor)   a constant
+--     :taken(x, axis, index)    the numbers at places along an axis from 1
+--     :tensor(tensor)   a constant; of a large table only those rows are read that are taken
 --   value(at, shape, integer), reshaped(x, shape), copied(list, first, last), joined(...), common(shapes),
 --   broadcast_steps(from, shape), refuse(format, ...)
+--   mapped(x, integer, of)    of(x), a function of single numbers of x
 
+local constants = require "onnx.constants"
 local indices = require "onnx.indices"
 
 local M = {}
@@ -122,11 +125,66 @@ function Run:softmax(x, axes)
   return self:apply("div", e, self:reduced("sum", e, axes))
 end
 
+-- ---- numbers that are read when they are asked for ----
+
+-- read(): all of them; read(places): the rows at a list of places along the first axis.
+local unread = { __index = function(x, key)
+  if key ~= "at" then return nil end
+  x.at = x.read().at
+  return x.at
+end }
+
+local function later(shape, integer, read)
+  return setmetatable({ shape = shape, integer = integer, read = read }, unread)
+end
+
+-- What a function of single numbers, of(x), makes of a value: where that is not read, of so much of it as is asked for.
+local function mapped(x, integer, of)
+  return x.read and later(x.shape, integer, function(places) return of(x.read(places)) end) or of(x)
+end
+
+-- The numbers at places along an axis.
+function Run:taken(x, axis, index)
+  local outer, inner = count_of(x.shape, 1, axis - 1), count_of(x.shape, axis + 1)
+  local at = axis == 1 and x.read and not rawget(x, "at") and x.read(self:ints(index)).at
+  return value(at or self.arrays.taken(x.at, outer, x.shape[axis], inner, index.at),
+               joined(copied(x.shape, 1, axis - 1), index.shape, copied(x.shape, axis + 1)), x.integer)
+end
+
 -- ---- constants ----
 
 local MOST_TENSOR = 1 << 27 -- bytes that are read at once
 
--- The numbers of a constant, in double.
+-- So many numbers of a constant from a byte on, in double.
+local function decoded(run, tensor, bytes, count)
+  local at = bytes and run.arrays.decoded(bytes, tensor.type, count)
+  return at or refuse("constant %s of type %s is not read", tensor.name, tensor.type)
+end
+
+local function bytes_of(tensor, first, bytes)
+  if bytes > MOST_TENSOR then refuse("constant %s is too large", tensor.name) end
+  return bytes > 0 and tensor.file:bytes(tensor.at + first, bytes) or bytes == 0 and "" or nil
+end
+
+-- Rows of a constant, which have so many bytes. What is at several places is read once.
+local function rows_of(run, tensor, bytes, places)
+  local read, number, at, all = {}, {}, {}, tensor.shape[1]
+  for i, place in ipairs(places) do
+    local row = place < 0 and place + all or place
+    if row < 0 or row >= all then refuse("place %d of %d rows", place, all) end
+    if not number[row] then
+      number[row] = #read
+      read[#read + 1] = bytes_of(tensor, row * bytes, bytes) or refuse("constant %s is not read", tensor.name)
+    end
+    at[i] = number[row]
+  end
+  local shape = joined({ #places }, copied(tensor.shape, 2))
+  local inner = count_of(shape, 2)
+  local own = decoded(run, tensor, table.concat(read), #read * inner)
+  return value(run.arrays.taken(own, 1, #read, inner, run.arrays.numbers(at)), shape)
+end
+
+-- The numbers of a constant. Those of a matrix are read when they are asked for.
 function Run:tensor(tensor)
   local count, kind = count_of(tensor.shape), tensor.type
   local listed = kind:match "^(%w+) in int%d+_data$"
@@ -136,13 +194,16 @@ function Run:tensor(tensor)
     for i = 1, count do list[i] = self.number(tensor, i - 1) or refuse("constant %s is not read", tensor.name) end
     return value(self.arrays.numbers(list), tensor.shape, integer)
   end
-  if tensor.bytes > MOST_TENSOR then refuse("constant %s is too large", tensor.name) end
-  local bytes = count > 0 and tensor.file:bytes(tensor.at, tensor.bytes) or ""
-  local at = bytes and self.arrays.decoded(bytes, kind, count)
-  return at and value(at, tensor.shape, integer) or refuse("constant %s of type %s is not read", tensor.name, kind)
+  local row = #tensor.shape > 1 and count > 0 and constants.bytes(kind, count_of(tensor.shape, 2))
+  local bytes = row and row * tensor.shape[1] or tensor.bytes
+  local function all() return value(decoded(self, tensor, bytes_of(tensor, 0, bytes), count), tensor.shape, integer) end
+  if not row then return all() end
+  return later(tensor.shape, integer, function(places)
+    return places and rows_of(self, tensor, row, places) or all()
+  end)
 end
 
 M.Run, M.value, M.reshaped, M.copied, M.joined, M.refuse = Run, value, reshaped, copied, joined, refuse
-M.broadcast_steps, M.common = broadcast_steps, common
+M.broadcast_steps, M.common, M.mapped = broadcast_steps, common, mapped
 
 return M

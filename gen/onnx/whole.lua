@@ -13,6 +13,7 @@ local proposal = require "onnx.proposal"
 local rows = require "onnx.rows"
 local whole_ids = require "onnx.whole_ids"
 local whole_layers = require "onnx.whole_layers"
+local whole_outputs = require "onnx.whole_outputs"
 local whole_pixels = require "onnx.whole_pixels"
 local wording = require "base.wording"
 
@@ -78,14 +79,19 @@ function M.of(find, all)
   if image then
     whole.pixels = named(find, "embeddings", whole_pixels.embeddings, find, first.from, image)
   else
-    whole.ids = named(find, "embeddings", whole_ids.embeddings, find, first.from)
+    local all_found = {}
+    for i, layer in ipairs(all) do all_found[i] = layer.found end
+    whole.ids = named(find, "embeddings", whole_ids.embeddings, find, first.from, all_found)
     for _, layer in ipairs(all) do
-      named(find, "layer " .. layer.name, whole_ids.check_masks, find, layer.found)
+      named(find, "layer " .. layer.name, whole_ids.check_masks, find, layer.found, whole.ids)
       for _, key in ipairs { "kv_len=true", "q_len=true" } do layer.keys[#layer.keys + 1] = key end
     end
   end
   for name in pairs(find.graph.outputs) do
-    if rows.origin(find, name) ~= whole.rows then whole.left[#whole.left + 1] = "output " .. wording.short(name) end
+    if rows.origin(find, name) ~= whole.rows then
+      local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole.ids, whole.rows, name)) or ""
+      whole.left[#whole.left + 1] = "output " .. wording.short(name) .. words
+    end
   end
   for _, name in ipairs(find.graph.inputs) do
     if find.elements.given(name, 0) then

@@ -3,6 +3,7 @@
 --
 --   norm(find, norm, width) -> { kind, eps, out, gains, bias = numbers or nil } of one of gen/onnx/norms.lua
 --   normed(run, norm, x)       its formula
+--   numbers_of(find, run, matrix)     a value of the numbers of a matrix of a layer of gen/onnx/layers.lua
 --   of(find, x, y) -> layer; raises a text that says why there is none
 --     find    of gen/onnx/layers.lua
 --     x, y    the values that attention reads, and its result
@@ -192,7 +193,7 @@ local function add_row(layer, sum, bias, gain)
 end
 
 -- The numbers of a matrix in double, as they are packed.
-local function matrix_numbers(find, run, of)
+function M.numbers_of(find, run, of)
   local part = graph_parts.matrix({ in_out = true }, "", of, { of.width, #of.columns })
   local memory = find.graph.tools.floats(part)
   local wide = run.arrays.widened(memory)
@@ -207,7 +208,7 @@ local function formula_of(find, layer, norms)
     local function vector(list) return values.value(run.arrays.numbers(list), { #list }) end
     local function scaled(v, by) return by and run:apply("mul", v, vector(by)) or v end
     local function product(v, number)
-      local made, bias = run:product(v, matrix_numbers(find, run, own["w" .. number])), own["b" .. number]
+      local made, bias = run:product(v, M.numbers_of(find, run, own["w" .. number])), own["b" .. number]
       return bias and run:apply("add", made, vector(bias)) or made
     end
     local sum = run:apply("add", x, scaled(y, own.gain1))

@@ -117,6 +117,13 @@ def test_bundle(bert, tmp_path):
     assert whole.sizes["PACKED_BYTES"] > alone.sizes["PACKED_BYTES"]
 
 
+def test_odd_sizes(tmp_path):
+    """Tables that end within the words of the checksum."""
+    model_of("bert", tmp_path / "model", hidden_size=15, vocab_size=61, max_position_embeddings=33)
+    whole = Encoder(tmp_path / "model", tmp_path / "out", "isa=scalar", "seq=8")
+    assert whole.check(whole.sizes["PACKED_BYTES"]) == 0
+
+
 def test_what_is_wrong(bert, tmp_path):
     whole = Encoder(bert, tmp_path / "out", "isa=scalar", "seq=8")
     null, align, length, packed = 1, 2, 3, 8
