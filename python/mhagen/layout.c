@@ -19,6 +19,7 @@ MHAGEN_API extern const field mhagen_python_fields[];
 const field mhagen_python_fields[] = {
   ARG(q), ARG(k), ARG(v), ARG(y), ARG(packed), ARG(workspace), ARG(kv_len), ARG(probs), ARG(kv_start), ARG(q_len),
   ARG(mask), ARG(scores), ARG(past), ARG(cache), ARG(tables), ARG(row_keys),
+  ARG(rope_cos), ARG(rope_sin), ARG(k_rope_cos), ARG(k_rope_sin),
   {"args", "", sizeof(mhagen_args), ' '},
   WEIGHT(wq), WEIGHT(wk), WEIGHT(wv), WEIGHT(wo), WEIGHT(bq), WEIGHT(bk), WEIGHT(bv), WEIGHT(bo), WEIGHT(alibi),
   WEIGHT(sink), WEIGHT(q_norm), WEIGHT(k_norm), WEIGHT(rope_cos), WEIGHT(rope_sin), WEIGHT(norm1),
