@@ -317,7 +317,8 @@ COVER = [
     "h=2 d_model=20 dk=6 seq=21 seq_kv=30 attention=cross q_len=true kv_len=true unroll=tile out_rows=4",
     "h=4 h_kv=2 d_model=20 dk=10 seq=70 rope=half rope_at=run probs=true batch=2",
     "h=2 d_model=20 dk=20 seq=37 rope=interleaved rope_at=run rope_dims=14 causal=true q_len=true kv_len=true batch=2",
-    "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=37 seq_kv=90 attention=cross rope=interleaved rope_at=run qk_norm=rms kv_len=true",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=37 seq_kv=90 attention=cross rope=interleaved rope_at=run qk_norm=rms "
+    "kv_len=true",
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=2 seq_kv=90 cache=append rope=interleaved rope_at=run q_len=true batch=2",
     "h=4 h_kv=2 d_model=20 dk=6 seq=9 seq_kv=70 attention=cross cache=fixed rope=interleaved rope_at=run dtype=bf16",
     "h=4 h_kv=2 dk=6 seq=5 seq_kv=37 project=none layout=bhsd cache=append rope=half rope_at=run cache_dtype=int8",

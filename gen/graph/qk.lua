@@ -8,7 +8,7 @@
 -- 2i + 1 (interleaved: GPT-J, Cohere). A row at position x rotates its pair i by the angle x * theta^(-i / pairs) (Su
 -- et al., RoFormer, 2021). Tables for K have a row for each position; tables for Q have positions in their lanes.
 --
--- With rope_at = run a run gives the cosines and sines of its own rows. Then a run makes these tables first, of its rows
+-- With rope_at = run a run is given cosines and sines of its own rows, and makes tables of them first, with these rows
 -- in the place of positions (stage/angles.lua). For K in halves, the given arrays are such tables already.
 
 local isas = require "isa.init"

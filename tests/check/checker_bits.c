@@ -64,7 +64,8 @@ void check_repeats(checker *c) {
   require_same_bits(c, "without a pool");
 
   for (int i = Q; i < WQ && kernel->batch > 1; i++) {
-    const size_t bytes = i <= LAST_GROWING ? count(c, i) * sizeof(float) : c->buffers[i].bytes; /* all rows that there ever are */
+    /* Of all rows that there ever are. */
+    const size_t bytes = i <= LAST_GROWING ? count(c, i) * sizeof(float) : c->buffers[i].bytes;
     const size_t entry = entry_bytes(c, i) ? bytes / (size_t)kernel->batch : 0;
     if (entry == 0) continue;
     char *all = (char *)data(c, i), *first = allocate(c, entry);

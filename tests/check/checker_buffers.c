@@ -109,9 +109,10 @@ void make_buffers(checker *c) {
                h = (size_t)kernel->h, hq = h * (size_t)kernel->dk, ho = h * (size_t)kernel->dv,
                h_kv = (size_t)kernel->h_kv,
                hk = h_kv * (size_t)kernel->dk, hv = h_kv * (size_t)kernel->dv, f = sizeof(float), io = element(c, Q);
-  const size_t table = has(c, MHAGEN_ROPE) && !has(c, MHAGEN_ROPE_AT_RUN) ? (size_t)(places_of(kernel, &first) * kernel->rope_dims / 2) * f : 0;
-  const int own_angles = has(c, MHAGEN_ROPE_AT_RUN) && has(c, MHAGEN_CROSS) && !has(c, MHAGEN_CACHE_APPEND);
-  const size_t pairs = (size_t)kernel->rope_dims / 2 * f;
+  const int turns = has(c, MHAGEN_ROPE_AT_RUN),
+            own_angles = turns && has(c, MHAGEN_CROSS) && !has(c, MHAGEN_CACHE_APPEND);
+  const size_t pairs = (size_t)kernel->rope_dims / 2 * f,
+               table = has(c, MHAGEN_ROPE) && !turns ? (size_t)places_of(kernel, &first) * pairs : 0;
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
   const size_t norm1 = has(c, MHAGEN_PRE_NORM) ? d * f : has(c, MHAGEN_POST_NORM) ? yd * f : 0,
@@ -123,8 +124,7 @@ void make_buffers(checker *c) {
       [Q] = batch * n * d * io,
       [K] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, K) * kd * io : 0,
       [V] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, V) * vd * io : 0,
-      [COSINES] = has(c, MHAGEN_ROPE_AT_RUN) ? batch * n * pairs : 0,
-      [SINES] = has(c, MHAGEN_ROPE_AT_RUN) ? batch * n * pairs : 0,
+      [COSINES] = turns ? batch * n * pairs : 0, [SINES] = turns ? batch * n * pairs : 0,
       [K_COSINES] = own_angles ? batch * m * pairs : 0, [K_SINES] = own_angles ? batch * m * pairs : 0,
       [KV_LEN] = need_of(c, KV_LEN) ? batch * sizeof(int) : 0,
       [KV_START] = need_of(c, KV_START) ? batch * sizeof(int) : 0,
@@ -164,8 +164,7 @@ void make_buffers(checker *c) {
     if (map == MAP_FAILED) fail(c, "out of memory");
     b->room = map + c->page;
     if (mprotect(b->room, b->room_bytes, PROT_READ | PROT_WRITE)) fail(c, "mprotect failed");
-    const int turns = has(c, MHAGEN_ROPE_AT_RUN) && (i == COSINES || i == SINES),
-              grows = turns || (has(c, MHAGEN_CROSS) ? i == K || i == V : i == Q);
+    const int grows = (turns && (i == COSINES || i == SINES)) || (has(c, MHAGEN_CROSS) ? i == K || i == V : i == Q);
     if (grows && has(c, MHAGEN_CACHE_APPEND)) c->all[i] = allocate(c, batch * m * width_of(c, i) * f);
   }
   const size_t of_y = batch * n * yd * sizeof(double);

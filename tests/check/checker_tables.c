@@ -115,7 +115,8 @@ static void check_needs(checker *c) {
             integers = kernel->dtype && !strcmp(kernel->dtype, "int8") && projected,
             small = kept_bytes(c) < sizeof(float), wide = has(c, MHAGEN_IO_DTYPE) && (made || !small),
             beside = turns && kernel->rope == MHAGEN_ROPE_INTERLEAVED && strcmp(kernel->isa, "scalar"),
-            scratch = beside || has(c, MHAGEN_QK_NORM) || integers || wide || (small && made) || rounds_ahead(c, projected);
+            scratch = beside || has(c, MHAGEN_QK_NORM) || integers || wide || (small && made) ||
+                      rounds_ahead(c, projected);
   const int fills = fixed * (3 + 2 * turns + (kernel->packed_bytes > 0) + (kernel->tables_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
   const int filling[] = {K, V, K_COSINES, K_SINES, PACKED, CACHE, TABLES};

@@ -152,7 +152,8 @@ static double given_angle(const formula *f, int i, const float *of_queries, cons
                           ptrdiff_t pair) {
   const mhagen_kernel *shape = f->shape;
   const ptrdiff_t rows = i == REF_Q ? shape->seq : shape->seq_kv, row = i == REF_Q ? place - f->e.place : place;
-  return (double)(i == REF_Q ? of_queries : of_keys)[((ptrdiff_t)f->entry * rows + row) * (shape->rope_dims / 2) + pair];
+  const ptrdiff_t at = ((ptrdiff_t)f->entry * rows + row) * (shape->rope_dims / 2) + pair;
+  return (double)(i == REF_Q ? of_queries : of_keys)[at];
 }
 
 /* The cosine and the sine of a pair of a row of Q or K at a place. */

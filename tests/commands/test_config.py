@@ -204,7 +204,7 @@ def test_head_block_of_a_norm_of_all_heads():
 
 
 @pytest.mark.parametrize("given, message", [
-    ("rope=half rope_at=run rope_theta=500", "rope_theta = 500.0: must be 10000.0 with rope_at = run, where a run gives"),
+    ("rope=half rope_at=run rope_theta=500", "rope_theta = 500.0: must be 10000.0 with rope_at = run, where a run"),
     ("rope=half rope_at=run rope_tables=apart", "rope_tables = apart: must be packed with rope_at = run, where a run"),
     ("rope=half rope_at=run causal_align=bottom_right", "causal_align = bottom_right: has no effect without causal or "
      "window_left or window_right or rope (not rope_at = run)"),
