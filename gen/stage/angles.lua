@@ -50,6 +50,10 @@ end
 -- A number is loaded, takes part in each step of a transposition, and is stored.
 function M.queries.cycles(plan, stage) return 6.0 * 2 * plan.cfg.seq * stage.turns.pairs / plan.per_cycle end
 
+function M.queries.describe(_, stage)
+  return { { "angles", ("of a run, put into lanes: %d cosines and sines a row"):format(stage.turns.pairs) } }
+end
+
 function M.queries.emit(K, place, stage, group, i)
   local pairs, first = stage.turns.pairs, i * group.used + group.q0
   for n, name in ipairs(qk_of.query_tables(stage.turns)) do
