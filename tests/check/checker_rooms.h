@@ -42,8 +42,8 @@ typedef struct checker {
   double flops; /* of one run, roughly, with those that make what it finds in the cache */
   size_t page;
   buffer buffers[BUFFERS];
-  float *all[LAST_GROWING + 1]; /* with cache = append, of the inputs that keys are made of: [batch][seq_kv][width], all rows
-                        that there ever are; else null */
+  float *all[LAST_GROWING + 1]; /* with cache = append, of the inputs that keys are made of, and of their angles:
+                                   [batch][seq_kv][width], all rows that there ever are; else null */
   float *base_y, *base_probs, *base_scores; /* a result to compare others with */
   double *want_y, *want_probs;  /* the reference's result, */
   mhagen_results rounded;       /* where operands are rounded, the same of these; else null, */
