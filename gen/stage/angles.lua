@@ -55,11 +55,11 @@ function M.queries.describe(_, stage)
 end
 
 function M.queries.emit(K, place, stage, group, i)
-  local pairs, first = stage.turns.pairs, i * group.used + group.q0
+  local columns, first = stage.turns.pairs, i * group.used + group.q0
   for n, name in ipairs(qk_of.query_tables(stage.turns)) do
     local given = place[({ "rope_cos", "rope_sin" })[n]]
-    transpose.panel(K, "angles", group, { p = given:at(first * pairs), row = pairs, columns = pairs, letter = "A" },
-      K.plan.memory:of_group(place, name, group, i))
+    local from = { p = given:at(first * columns), row = columns, columns = columns, letter = "A" }
+    transpose.panel(K, "angles", group, from, K.plan.memory:of_group(place, name, group, i))
   end
 end
 
@@ -98,12 +98,12 @@ end
 
 -- (x, y) becomes x (cos, sin) + y (-sin, cos).
 function M.keys.emit(K, place, stage, part, i)
-  local t, w, pairs = K.t, K.plan.isa.full, stage.turns.pairs
+  local t, w, columns = K.t, K.plan.isa.full, stage.turns.pairs
   local names, width = qk_of.key_tables(stage.turns)
   local first = (i + part.first) * ROWS
   local params = {}
   for n, name in ipairs { "cosines", "sines" } do
-    params[n] = { name, "in", place[stage.turns.given[n]]:at(first * pairs) }
+    params[n] = { name, "in", place[stage.turns.given[n]]:at(first * columns) }
   end
   for n, name in ipairs(names) do
     params[n + 2] = { name, "out", K.plan.memory:at(place, name):at(first * width) }
@@ -111,10 +111,10 @@ function M.keys.emit(K, place, stage, part, i)
   K:part("key_angles_" .. part.rows, ("The factors of %d rows of K, side by side."):format(part.rows), params,
     function(p)
     K:each("row", part.rows, function(r)
-      K:vectors("block", pairs, function(at, used)
+      K:vectors("block", columns, function(at, used)
         t:scope(function()
-          local cosine = t:read("load", w, "cosine", p.cosines:at(r * pairs + at), used)
-          local sine = t:read("load", w, "sine", p.sines:at(r * pairs + at), used)
+          local cosine = t:read("load", w, "cosine", p.cosines:at(r * columns + at), used)
+          local sine = t:read("load", w, "sine", p.sines:at(r * columns + at), used)
           local minus = t:op("sub", w, "minus", t:op("zero", w, "zero"), sine)
           store_beside(K, p[names[1]]:at(r * width + 2 * at), "first", cosine, sine, used)
           store_beside(K, p[names[2]]:at(r * width + 2 * at), "second", minus, cosine, used)
