@@ -23,7 +23,7 @@
 
 static const double WARM_UP = 0.02, SAMPLE = 0.5e-3, PEAK = 30e-6, SAMPLING = 1.0; /* seconds */
 enum { MOST_PAST = 100, /* rows before those whose error is measured */
-       LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 32, STACK = 16384,
+       LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 36, STACK = 16384,
        PAGE = 4096, PROBES = 4 };
 
 /* A number type, and the flops of a run in it. */
@@ -53,6 +53,7 @@ typedef struct bench {
   const float *q, *k, *v; /* the inputs in float32; args has them as the kernel wants them */
   const float *q_rows, *k_rows, *v_rows; /* with cache = append, all rows that there ever are of the inputs that keys
                                             are made of: [batch][seq_kv][width]; else null */
+  const float *cosine_rows, *sine_rows;  /* of angles likewise */
   mhagen_pool *pool; /* null: one thread */
   area areas[AREAS]; /* all memory that a run touches, and the weights */
   int area_count;
@@ -180,6 +181,8 @@ static void set_past(const bench *b, int past) {
   gather(b, b->q_rows, (size_t)k->d_model, b->q);
   gather(b, b->k_rows, (size_t)k->k_width, b->k);
   gather(b, b->v_rows, (size_t)k->v_width, b->v);
+  gather(b, b->cosine_rows, (size_t)k->rope_dims / 2, b->args.rope_cos);
+  gather(b, b->sine_rows, (size_t)k->rope_dims / 2, b->args.rope_sin);
   put_inputs(b);
 }
 
@@ -197,6 +200,19 @@ static const int *ranges(bench *b) {
   int *list = allocate(b, rows * 2 * sizeof *list, 0);
   for (size_t i = 0; i < rows; i++) list[2 * i + 1] = b->kernel->seq_kv;
   return list;
+}
+
+/* Any factors will do. */
+static void make_angles(bench *b) {
+  const mhagen_kernel *k = b->kernel;
+  const size_t pairs = (size_t)k->rope_dims / 2, batch = (size_t)k->batch, count = batch * (size_t)k->seq * pairs;
+  mhagen_args *const args = &b->args;
+  if (!(k->options & MHAGEN_ROPE_AT_RUN)) return;
+  args->rope_cos = appends(b) ? key_input(b, pairs, &b->cosine_rows) : numbers(b, count, 0.7);
+  args->rope_sin = appends(b) ? key_input(b, pairs, &b->sine_rows) : numbers(b, count, 0.7);
+  if (!(k->options & MHAGEN_CROSS) || appends(b)) return;
+  args->k_rope_cos = numbers(b, batch * (size_t)k->seq_kv * pairs, 0.7);
+  args->k_rope_sin = numbers(b, batch * (size_t)k->seq_kv * pairs, 0.7);
 }
 
 /* Rows of ordinary size; as floats, bytes with scales are such too. */
@@ -253,6 +269,7 @@ static void make_data(bench *b) {
   if (k->options & (MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) b->args.mask = make_mask(b);
   if (k->cache_bytes) b->args.cache = make_cache(b);
   if (appends(b)) b->args.past = lengths(b, 0);
+  make_angles(b);
 }
 
 static void pack(const bench *b) {
@@ -320,9 +337,11 @@ static double measure_errors(bench *all, int count, double *error) {
     if (appends(all)) set_past(all, past);
     mhagen_args rows = all->args;
     rows.q = all->q, rows.k = all->k, rows.v = all->v;
+    if (!rows.k_rope_cos) rows.k_rope_cos = rows.rope_cos, rows.k_rope_sin = rows.rope_sin;
     if (appends(all)) {
       rows.k = all->k_rows ? all->k_rows : all->q_rows;
       rows.v = all->v_rows ? all->v_rows : all->q_rows;
+      rows.k_rope_cos = all->cosine_rows, rows.k_rope_sin = all->sine_rows;
     }
     if (!want || mhagen_reference_and_bounds(k, &all->weights, &rows, want, NULL, &score, NULL, NULL))
       fail("check", "out of memory");

@@ -14,7 +14,9 @@ import ab
 import suite
 
 VARIANTS = {  # name: keys, goal
-    "rope": ("rope=half", 0.97), "qk_norm": ("qk_norm=rms", 0.97), "sink": ("sink=true", 0.97),
+    "rope": ("rope=half", 0.97), "rope at run": ("rope=half rope_at=run", 0.95),
+    "interleaved rope at run": ("rope=interleaved rope_at=run", 0.95), "qk_norm": ("qk_norm=rms", 0.97),
+    "sink": ("sink=true", 0.97),
     "scale": ("scale=0.1", 0.97), "kv_start": ("kv_start=true", 0.97), "row_keys": ("row_keys=range", 0.95),
     "kv_len": ("kv_len=true", 0.97),
     "alibi": ("alibi=true", 0.95), "bool mask of one row": ("mask=bool mask_dims=k", 0.95),

@@ -32,7 +32,7 @@
  * With rope the rows of Q_i and K_g are rotated before that (Su et al., RoFormer, 2021). In a row
  * at position x, pair j has the angle x * rope_theta^(-2j/rope_dims). Its two columns (a, b) become
  * (a cos - b sin, b cos + a sin). The position of a row of K is its number, that of row r of Q is
- * pos(r).
+ * pos(r). With MHAGEN_ROPE_AT_RUN a run gives the cosines and sines of its rows instead.
  *
  * Errors against float64, s being the largest |score|:
  *
@@ -200,6 +200,14 @@ typedef struct mhagen_args {
                              row_keys[..][r] = { first, end } only, and none where first >= end;
                              only where the config has row_keys = range. With q_len only the rows
                              that are asked for are read */
+  const float *rope_cos, *rope_sin; /* [batch][seq][rope_dims/2]: the cosine and sine of the angle
+                                       by which each row of Q rotates each pair, and each row of
+                                       the K that is made from the same rows; only where the config
+                                       has rope_at = run */
+  const float *k_rope_cos, *k_rope_sin; /* the same for K where it has rows of its own,
+                                           [batch][seq_kv][rope_dims/2]: with three inputs, but
+                                           without cache = append; with cache = fixed fill reads
+                                           them */
 } mhagen_args;
 
 /* The options of a kernel, as bits of mhagen_kernel.options. */
@@ -251,6 +259,8 @@ enum {
 #define MHAGEN_OUT_ACT ((uint64_t)1 << 38) /* of which an activation function is taken, out_act */
 #define MHAGEN_FFN_NORM ((uint64_t)1 << 39) /* the rows that a feed-forward reads are normalized */
 #define MHAGEN_ROW_KEYS ((uint64_t)1 << 40) /* reads args->row_keys */
+#define MHAGEN_ROPE_AT_RUN ((uint64_t)1 << 41) /* reads args->rope_cos and rope_sin, and those of K
+                                                  where its rows are others */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,
@@ -354,7 +364,8 @@ typedef struct mhagen_kernel {
   int qk_norm, norm_span; /* MHAGEN_NORM_.., MHAGEN_SPAN_.. */
   double norm_eps;
   int rope, rope_dims; /* MHAGEN_ROPE_..; the first columns of a head, in pairs */
-  double rope_theta;   /* without tables the angle is position * theta^(-2i/rope_dims) */
+  double rope_theta;   /* without tables the angle is position * theta^(-2i/rope_dims); 0 where
+                          runs give the angles */
   int project; /* MHAGEN_PROJECT_Q | ..., where the options say MHAGEN_UNPROJECTED; else all four */
   double scale; /* what products of queries and keys are multiplied by */
   double softcap; /* where the options say so */

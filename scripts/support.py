@@ -55,6 +55,7 @@ FEATURES = [
     ("positions", "rotary embedding in halves or interleaved, of all columns or some",
      "rope=half rope=interleaved rope_dims"),
     ("positions", "tables of cosines and sines that layers share", "rope_tables=apart"),
+    ("positions", "angles that a run gives: M-RoPE, two dimensions, trees of speculation", "rope_at=run"),
     ("positions", "ALiBi", "alibi"),
     ("caches", "a decoder's cache, to which each run adds rows", "cache=append"),
     ("caches", "an encoder's cache, filled once", "cache=fixed"),

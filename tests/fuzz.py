@@ -102,9 +102,12 @@ def breaks_rule(row, config, defaults):
             return there == "none" or not set(other["lacks"]) & set(there)
         return there == text_of(other["is"]) if "is" in other else on(other["key"])
 
+    def counts(beside):
+        return on(beside) if isinstance(beside, str) else on(beside["key"]) and not with_value(*beside["but"])
+
     return (any(map(excluded, row.get("excludes", ())))
             or "least" in row and with_value(*row["least"]["with"]) and config[row["key"]] < config[row["least"]["key"]]
-            or "beside" in row and not any(map(on, row["beside"]))
+            or "beside" in row and not any(map(counts, row["beside"]))
             or row.get("within") and config[row["key"]] > config[row["within"]]
             or "divides" in row and config[row["divides"]] % config[row["key"]] != 0
             or "multiple" in row and config[row["key"]] % share(config) != 0)

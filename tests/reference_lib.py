@@ -10,8 +10,8 @@ CROSS, CAUSAL, KV_LEN, PROBS, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV
     1 << bit for bit in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10))
 (MASK_BOOL, MASK_ADD, SOFTCAP, SINK, SCORES, QK_NORM, ROPE, CACHE_APPEND, CACHE_FIXED, UNPROJECTED, BHSD, CACHE_BHSD,
  SCALE) = (1 << bit for bit in range(11, 24))
-RESIDUAL, PRE_NORM, POST_NORM, BRANCH_NORM, FFN, FFN_GATE, PARALLEL, NO_ATTENTION, OUT_ACT, FFN_NORM, ROW_KEYS = (
-    1 << bit for bit in range(30, 41))
+(RESIDUAL, PRE_NORM, POST_NORM, BRANCH_NORM, FFN, FFN_GATE, PARALLEL, NO_ATTENTION, OUT_ACT, FFN_NORM, ROW_KEYS,
+ ROPE_AT_RUN) = (1 << bit for bit in range(30, 42))
 GELU, GELU_TANH, QUICK_GELU, RELU, RELU2, SILU = range(6)
 HALF, INTERLEAVED = 1, 2
 RMS, LAYER, L2 = 1, 2, 3
@@ -61,7 +61,8 @@ class Weights(ctypes.Structure):
 
 class Args(ctypes.Structure):
     _fields_ = [(key, ctypes.c_void_p) for key in
-                "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache tables row_keys".split()]
+                ("q k v y packed workspace kv_len probs kv_start q_len mask scores past cache tables row_keys "
+                 "rope_cos rope_sin k_rope_cos k_rope_sin").split()]
 
 
 class Results(ctypes.Structure):

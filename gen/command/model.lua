@@ -52,7 +52,9 @@ local off = { none = true, ["false"] = true }
 local function is_idle(key, given)
   local beside = options.list[key].beside
   for _, other in ipairs(beside or {}) do
-    if not off[given[other]] then return false end
+    local name, but = other, nil
+    if type(other) == "table" then name, but = other.key, other.but end
+    if not off[given[name]] and not (but and given[but[1]] == but[2]) then return false end
   end
   return beside ~= nil
 end
@@ -87,6 +89,9 @@ local function layers_of(model, args, given)
   if args.onnxruntime then onnxruntime.add_keys(model, all, given)
   elseif model.graph then fixed.add(model.graph, all, given) end
   local function reconfigured(layer) return config_of(layer, args.config, given) end
+  if model.graph and given.rope_at == "run" then
+    error({ key = "rope_at", value = "run", rule = "is not for ONNX files, whose graphs have angles; leave it out" }, 0)
+  end
   tables.place(all, given)
   for _, layer in ipairs(all) do layer.cfg = reconfigured(layer) end
   tables.choose(all, given, reconfigured, model.whole)

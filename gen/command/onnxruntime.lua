@@ -75,7 +75,8 @@ function M.add_keys(model, layers, given)
 end
 
 -- Keys whose arguments no node has, and their values without.
-local off = { batch = 1, cache = "none", probs = false, scores = "none", kv_start = false, row_keys = "none" }
+local off = { batch = 1, cache = "none", probs = false, scores = "none", kv_start = false, row_keys = "none",
+              rope_at = "pack" }
 
 local operators = { f32 = "Attention", f16 = "AttentionF16", bf16 = "AttentionBF16" }
 

@@ -1,6 +1,6 @@
 -- A model's rope tables outside its packed weights: which layers have some, and the files of these.
 --
---   place(layers, given)           gives the user's rope_tables to layers with rope
+--   place(layers, given)           gives the user's rope_tables or rope_at to layers with rope
 --   choose(layers, given, reconfigured, always)   takes tables out where they are half of what is packed, or always;
 --                                                 reconfigured(layer): a new config
 --   of(entry, sets)                the packers of a kernel's tables, or nil; kernels with the same tables have the same
@@ -27,13 +27,13 @@ end
 
 function M.place(layers, given)
   local without = {}
-  for _, layer in ipairs(given.rope_tables and layers or {}) do
+  for _, layer in ipairs((given.rope_tables or given.rope_at) and layers or {}) do
     if not has_rope(layer, given) then without[#without + 1] = layer end
   end
   if #without == #layers then return end -- which is refused then
   for _, layer in ipairs(without) do
     layer.own = layer.own or {}
-    layer.own.rope_tables = true
+    layer.own.rope_tables, layer.own.rope_at = true, true
   end
 end
 
@@ -56,7 +56,7 @@ function M.choose(layers, given, reconfigured, always)
   for _, layer in ipairs(layers) do
     if has_rope(layer, given) then with[#with + 1] = layer end
   end
-  if given.rope_tables or #with < 2 and not always then return end
+  if given.rope_tables or given.rope_at == "run" or #with < 2 and not always then return end
   for _, layer in ipairs(with) do
     local command = config.canonical(layer.cfg)
     if known[command] == nil then known[command] = always or is_half(layer.cfg) end

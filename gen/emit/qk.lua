@@ -33,7 +33,7 @@ local function row(K, qk, r, x, q)
     local scaled = t:op("mul", w, word .. "_scaled", found, by)
     return t:op("mul", w, word .. "_normal", scaled, load(word .. "_gain", q.gain:at(column), used))
   end
-  if qk.interleaved and lanes > 1 then
+  if qk.beside and lanes > 1 then
     norm.vectors(K, 2 * qk.pairs, function(at, used)
       local both = value("value", at, used)
       local firsts = t:op("trn_lo", w, "firsts", both, both, 1)
@@ -46,8 +46,8 @@ local function row(K, qk, r, x, q)
     norm.vectors(K, qk.pairs, function(at, used)
       local columns = { first = at, second = at + qk.pairs }
       local tables = { cosine = q.tables[1]:at(at), sine = q.tables[2]:at(at) }
-      if qk.interleaved then -- one lane: a pair lies side by side, and so do the factors (cos, sin) of its first number
-        columns = { first = 2 * at, second = 2 * at + 1 }
+      if qk.interleaved then columns = { first = 2 * at, second = 2 * at + 1 } end -- one lane
+      if qk.beside then -- the factors (cos, sin) of the first number of a pair
         tables = { cosine = q.tables[1]:at(2 * at), sine = q.tables[1]:at(2 * at + 1) }
       end
       local first, second = turned(t, w, "", function(word)
@@ -74,7 +74,9 @@ end
 -- The parameters of a function that rotates keys, besides the keys.
 function M.key_params(K, place, qk)
   local params, memory = {}, K.plan.memory
-  for i, name in ipairs(qk_of.key_tables(qk)) do params[i] = { name, "in", memory:at(place, name) } end
+  for i, name in ipairs(qk_of.key_tables(qk)) do
+    params[i] = { name, "in", qk.given and not qk.beside and place[qk.given[i]] or memory:at(place, name) }
+  end
   if qk.norm then
     params[#params + 1] = { "k_gain", "in", memory:at(place, "k_gain") }
     params[#params + 1] = { "factors", "out", memory:at(place, "factors") }
@@ -87,7 +89,7 @@ local function key_block(K, stage, p, first, rows)
   local t, qk, heads, ld = K.t, stage.qk, graph.in_block(K.plan, stage), stage.c.row
   local names, width = qk_of.key_tables(qk)
   local params = { { "x", "out", p.out:at(first * ld) } }
-  local row_of_tables = (p.past or 0) + first - qk.first
+  local row_of_tables = qk.given and first or (p.past or 0) + first - qk.first
   for _, name in ipairs(names) do params[#params + 1] = { name, "in", p[name]:at(row_of_tables * width) } end
   if qk.norm then
     params[#params + 1] = { "k_gain", "in", p.k_gain }
@@ -134,10 +136,14 @@ end
 
 -- ---- lanes of queries ----
 
-function M.query_params(K, place, qk)
+-- Of group number i of its kind.
+function M.query_params(K, place, qk, group, i)
   local params, memory, names = {}, K.plan.memory, { "cosines", "sines" }
   if not qk then return params end
-  for i, name in ipairs(qk_of.query_tables(qk)) do params[i] = { names[i], "in", memory:at(place, name) } end
+  for n, name in ipairs(qk_of.query_tables(qk)) do
+    local all = not qk.given and memory:at(place, name)
+    params[n] = { names[n], "in", all or memory:of_group(place, name, group, i) }
+  end
   params[#params + 1] = { "gains", "in", qk.norm and memory:at(place, "q_gain") }
   return params
 end
@@ -186,8 +192,8 @@ end
 -- The queries of one head of a group, q[dk][width]. p: tables, gains and factors by name, with the gains of this head;
 -- place: the position of the first query.
 function M.queries(K, group, qk, q, p)
-  local t, along = K.t, qk_of.lanes_row(K.plan, qk)
-  local at = p.place - qk.first
+  local t, along, at = K.t, qk_of.lanes_row(K.plan, qk), p.place - qk.first
+  if qk.given then along, at = group.width, 0 end
   local turns, norm = qk.pairs > 0, qk.norm
   local params = { { "q", "out", q }, { "cosines", "in", turns and p.cosines:at(at) },
                    { "sines", "in", turns and p.sines:at(at) }, { "gains", "in", norm and p.gains },

@@ -42,7 +42,7 @@ end
 local function table_of_rope(name, null)
   return { name = name, null = null, table = true, size = function(cfg)
     local qk = qk_of.of(cfg)
-    if qk and qk.pairs > 0 then return qk.places, qk.pairs end
+    if qk_of.packs(qk) then return qk.places, qk.pairs end
   end }
 end
 

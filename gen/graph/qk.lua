@@ -7,7 +7,11 @@
 -- A head's first 2 * pairs columns are pairs of coordinates: columns i and i + pairs (half: GPT-NeoX, Llama) or 2i and
 -- 2i + 1 (interleaved: GPT-J, Cohere). A row at position x rotates its pair i by the angle x * theta^(-i / pairs) (Su
 -- et al., RoFormer, 2021). Tables for K have a row for each position; tables for Q have positions in their lanes.
+--
+-- With rope_at = run a run is given cosines and sines of its own rows, and makes tables of them first, with these rows
+-- in the place of positions (stage/angles.lua). For K in halves, the given arrays are such tables already.
 
+local isas = require "isa.init"
 local memory = require "schedule.memory"
 local rotation = require "graph.rotation"
 local score = require "score.init"
@@ -15,25 +19,45 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
+-- The arrays of angles that a run gives, { name, rows }: those of Q, and of K where its rows are others.
+function M.angles(cfg)
+  local list = {}
+  local function add(prefix, rows)
+    for _, name in ipairs { "rope_cos", "rope_sin" } do list[#list + 1] = { name = prefix .. name, rows = rows } end
+  end
+  if cfg.rope_at ~= "run" then return list end
+  add("", cfg.seq)
+  if cfg.attention == "cross" and cfg.cache ~= "append" then add("k_", cfg.seq_kv) end
+  return list
+end
+
 -- What a config asks for, or nil:
 --   dk
 --   norm, all, eps          all: of all heads together
 --   q_heads, k_heads        the number of heads that have gains of their own, or nil
 --   pairs                   0 without rope; interleaved, theta
---   space                   where the tables are
+--   beside                  tables of K have the factors of both results side by side
+--   given                   a run gives the angles: the pointers of those of K, as M.angles names them
+--   space                   where the tables are, unless a run makes them
 --   first, places           the first position in the tables, and their number; `first` is negative if queries stand
 --                           before the first key
 function M.of(cfg)
   local norm, rope = cfg.qk_norm ~= "none" and cfg.qk_norm, cfg.rope ~= "none"
   if not norm and not rope then return nil end
   local query = score.of_query({ cfg = cfg, past = 0 }, 0).place
-  local first, own = math.min(0, query), cfg.norm_span ~= "head"
+  local first, own, given = math.min(0, query), cfg.norm_span ~= "head", M.angles(cfg)
+  local interleaved = cfg.rope == "interleaved"
   return { dk = cfg.dk, norm = norm, all = cfg.norm_span == "all", eps = cfg.norm_eps,
            q_heads = own and cfg.h or nil, k_heads = own and cfg.h_kv or nil,
-           pairs = rope and cfg.rope_dims // 2 or 0, interleaved = cfg.rope == "interleaved", theta = cfg.rope_theta,
+           pairs = rope and cfg.rope_dims // 2 or 0, interleaved = interleaved, theta = cfg.rope_theta,
+           beside = interleaved and not (given[1] and isas.list[cfg.isa].lanes == 1),
+           given = given[1] and { given[#given - 1].name, given[#given].name },
            space = cfg.rope_tables == "apart" and "tables" or "packed",
            first = first, places = math.max(cfg.seq_kv, query + cfg.seq) - first }
 end
+
+-- Whether tables are packed.
+function M.packs(qk) return qk ~= nil and qk.pairs > 0 and not qk.given end
 
 -- The part of a full turn by which each pair rotates from one position to the next, for tables that are not given.
 function M.turns(qk) return rotation.turns(qk.theta, qk.pairs) end
@@ -43,12 +67,12 @@ function M.lanes_row(plan, qk) return tiles.round_up(qk.places + plan.isa.lanes 
 
 -- ---- the tables ----
 
--- Names and width of the tables of K. Interleaved: a table for each coordinate of a pair, with its factors in both
--- results side by side.
+-- Names and width of the tables of K. Beside: a table for each coordinate of a pair, with its factors in both results
+-- side by side.
 function M.key_tables(qk)
   if qk.pairs == 0 then return {}, 0 end
-  return { qk.interleaved and "k_first" or "k_cos", qk.interleaved and "k_second" or "k_sin" },
-    qk.interleaved and 2 * qk.pairs or qk.pairs
+  return { qk.beside and "k_first" or "k_cos", qk.beside and "k_second" or "k_sin" },
+    qk.beside and 2 * qk.pairs or qk.pairs
 end
 
 -- Adds a section of gains; it is one of each block of heads if heads have gains of their own.
@@ -59,7 +83,7 @@ end
 
 function M.key_sections(plan, qk, add)
   local names, width = M.key_tables(qk)
-  for _, name in ipairs(names) do
+  for _, name in ipairs(M.packs(qk) and names or {}) do
     add(qk.space, { name = name, doc = "rotations of K", cols = width, count = qk.places * width })
   end
   if not qk.norm then return end
@@ -71,7 +95,7 @@ function M.query_tables(qk) return qk.pairs > 0 and { "q_cos", "q_sin" } or {} e
 
 function M.query_sections(plan, qk, add)
   local row = M.lanes_row(plan, qk)
-  for _, name in ipairs(M.query_tables(qk)) do
+  for _, name in ipairs(M.packs(qk) and M.query_tables(qk) or {}) do
     add(qk.space, { name = name, doc = "rotations of Q", cols = row, count = qk.pairs * row })
   end
   if qk.norm then
@@ -100,6 +124,7 @@ end
 function M.key_fills(pack, qk)
   local names, width = M.key_tables(qk)
   if qk.norm then gain_fill(pack, qk, "k", 1.0) end
+  if not M.packs(qk) then return end
   if not qk.interleaved then
     for i, name in ipairs(names) do
       local a = ({ "rope_cos", "rope_sin" })[i]
@@ -121,6 +146,7 @@ end
 function M.query_fills(pack, qk)
   local row = M.lanes_row(pack.plan, qk)
   if qk.norm then gain_fill(pack, qk, "q", qk.scale) end
+  if not M.packs(qk) then return end
   for i, name in ipairs(M.query_tables(qk)) do
     local a = ({ "rope_cos", "rope_sin" })[i]
     add_table(pack, qk, a, { to = pack:at(name), steps = qk.pairs, used = qk.places, width = row,

@@ -226,7 +226,7 @@ end
 
 -- The angles of rope for tables that are not given, as initializers.
 local function rope_text(qk)
-  if not qk or qk.pairs == 0 then return "" end
+  if not qk_of.packs(qk) then return "" end
   local numbers = {}
   for i, part in ipairs(qk_of.turns(qk)) do numbers[i] = cprint.double(part) end
   return ("  .rope_turns = (const double[]){\n%s\n  },\n  .rope_first = %d,\n"):format(cprint.list(numbers, "    "),

@@ -12,6 +12,7 @@
 local graph = require "graph.init"
 local matrices = require "graph.matrices"
 local options = require "options.init"
+local qk_of = require "graph.qk"
 local template = require "base.template"
 
 local M = {}
@@ -34,9 +35,13 @@ local function mask_count(cfg)
   return count
 end
 
--- How many numbers an input has.
-local function input_count(cfg, name)
+-- How many numbers an input has, or an array of angles; nil for other arguments.
+local function input_count(cfg, name, is_input)
   if name == "mask" then return mask_count(cfg) end
+  for _, angles in ipairs(qk_of.angles(cfg)) do
+    if name == angles.name then return cfg.batch * angles.rows * cfg.rope_dims // 2 end
+  end
+  if not is_input then return nil end
   return cfg.batch * (name == "q" and cfg.seq or options.key_rows(cfg)) * graph.row(cfg, name)
 end
 
@@ -78,13 +83,13 @@ function M.of(plan)
   local needs = options.needs(plan, "args")
   for _, need in ipairs(test.fills and options.needs(plan, "fill") or {}) do needs[#needs + 1] = need end
   for _, need in ipairs(needs) do
-    local name = need.pointer
+    local name, size = need.pointer, input_count(cfg, need.pointer, need.input)
     if lengths[name] and not test.lengths[name] then
       test.lengths[#test.lengths + 1], test.lengths[name] = name, lengths[name](cfg)
     elseif name == "row_keys" then
       test.ranges = { rows = rows, seq_kv = cfg.seq_kv }
-    elseif (need.input or name == "mask") and not arrays[name] then
-      add(test.inputs, name, input_count(cfg, name), small and name ~= "mask" and "words" or "numbers")
+    elseif size and not arrays[name] then
+      add(test.inputs, name, size, small and need.input and "words" or "numbers")
     end
   end
   local function section(name, bytes)

@@ -22,11 +22,12 @@ local function word(key, value)
 end
 
 -- What the scaling of rope makes of its angles, or nil; and the factor of its tables, or nil. It goes into the scale,
--- for Q and K have it both, but where rope turns a part of a head.
-local function take_scaling(keys)
+-- for Q and K have it both, but where rope turns a part of a head. Angles that a run gives have all of that.
+local function take_scaling(keys, rope_at)
   local dims = keys.rope_dims or keys.dk
   local scaling = keys.scaling and keys.scaling(keys.rope_theta, dims // 2)
   keys.scaling = nil
+  if rope_at == "run" then return nil end
   if not scaling or scaling.factor == 1 then return scaling and scaling.divide end
   if dims ~= keys.dk then return scaling.divide, scaling.factor end
   keys.scale = (keys.scale or keys.dk ^ -0.5) * scaling.factor ^ 2
@@ -49,12 +50,12 @@ function M.key_list(keys)
 end
 
 -- The keys of a layer as words; what divides its angles, the factor of its tables of rope, its limit, each or nil.
--- around: keys of what is around its attention.
-local function keys_of(c, stack, i, around)
+-- around: keys of what is around its attention; rope_at: the key, if it is given.
+local function keys_of(c, stack, i, around, rope_at)
   local keys = family_rows.sizes(c, stack)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
   for key, value in pairs(around) do keys[key] = value end
-  local divide, factor = take_scaling(keys)
+  local divide, factor = take_scaling(keys, rope_at)
   local limit = keys.limit
   keys.limit = nil
   return M.key_list(keys), divide, factor, limit
@@ -333,7 +334,7 @@ local function add_stack(model, stack, prefixes, twice, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   local function add(i)
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide, factor, limit = keys_of(c, stack, i, whole and whole.keys(c, i) or {})
+    local keys, divide, factor, limit = keys_of(c, stack, i, whole and whole.keys(c, i) or {}, model.rope_at)
     local around = whole and name:gsub("%." .. whole.module:gsub("%.", "%%.") .. "$", "")
     all[#all + 1] = { name = around or name, at = prefix .. name .. ".", around = around and prefix .. around .. ".",
                       stack = stack, in_out = stack.in_out, keys = keys, own = whole and whole.own,
@@ -355,8 +356,9 @@ function M.row_of(model)
 end
 
 -- model: { path of its fields, path `data` of its tensors, type, rows = families.rows or another list, fields,
--- tensors, whole = a row of gen/model/whole_families.lua or nil } -> its layers.
-function M.of(model)
+-- tensors, whole = a row of gen/model/whole_families.lua or nil } -> its layers. given: the user's keys.
+function M.of(model, given)
+  model.rope_at = given and given.rope_at
   model.row = family_rows.whole(model.rows, M.row_of(model), model.fields)
   local all, firsts, stacks = {}, {}, model.row.stacks
   if model.whole then stacks = table.move(stacks, 1, model.whole.stacks or #stacks, 1, {}) end

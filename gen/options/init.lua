@@ -91,17 +91,33 @@ local function each_on(cfg)
   return ipairs(on)
 end
 
+-- Whether a rule applies to these values: { of = the row's own value, but = { key, value }, with = { key = value } }.
+local function concerns(what, row, values)
+  local key, is = table.unpack(what.but or {})
+  for other, value in pairs(what.with or {}) do
+    if values[other] ~= value then return false end
+  end
+  return (what.of == nil or what.of == values[row.key]) and not (key and values[key] == is)
+end
+
+-- Whether one of these keys is on. Each is a name, or { key =, but = } as above.
 local function any_on(keys, values)
-  for _, key in ipairs(keys) do
-    if M.on(M.list[key], values) then return true end
+  for _, name in ipairs(keys) do
+    local what = type(name) == "table" and name or { key = name }
+    local row = M.list[what.key]
+    if M.on(row, values) and concerns(what, row, values) then return true end
   end
   return false
 end
 
--- Whether a rule applies to these values: { of = the row's own value, but = { key, value } }.
-local function concerns(what, row, values)
-  local key, is = table.unpack(what.but or {})
-  return (what.of == nil or what.of == values[row.key]) and not (key and values[key] == is)
+-- The same keys as text.
+function M.beside_text(keys, joint)
+  local names = {}
+  for i, name in ipairs(keys) do
+    names[i] = name
+    if type(name) == "table" then names[i] = ("%s (not %s = %s)"):format(name.key, table.unpack(name.but)) end
+  end
+  return table.concat(names, joint)
 end
 
 -- Whether a row is excluded by another one.
@@ -165,7 +181,7 @@ local function broken(row, values)
     if (on or other.of) and excluded(row, other, values) then return refusal(row, other, values) end
   end
   if on and row.beside and not any_on(row.beside, values) then
-    return ("has no effect without %s"):format(table.concat(row.beside, " or "))
+    return ("has no effect without %s"):format(M.beside_text(row.beside, " or "))
   end
 end
 

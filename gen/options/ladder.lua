@@ -17,7 +17,9 @@ return {
   { key = "scores", must = "none", why = "since the length of their rows would differ" },
   { key = "mask_dims", must = "k", beside = { "mask" }, why = "since the length of its rows would differ" },
   { key = "layout", must = "bshd", why = "since the next head begins after all rows" },
-  { key = "rope", must = "none", differs = "seq_kv", why = "since its tables depend on the length" },
-  { key = "causal_align", must = "top_left", beside = { "causal", "window_left", "window_right", "alibi", "rope" },
+  { key = "rope", must = "none", differs = "seq_kv", unless = { "rope_at", "run" },
+    why = "since its tables depend on the length" },
+  { key = "causal_align", must = "top_left",
+    beside = { "causal", "window_left", "window_right", "alibi", { key = "rope", but = { "rope_at", "run" } } },
     unless = { "cache", "append" }, why = "since the position of a row depends on the lengths" },
 }

@@ -4,7 +4,7 @@
 --          [_kw<k_width>][_vw<v_width>][_yw<y_width>][_b<batch>][_wl<window_left>][_wr<window_right>]
 --          [_rd<rope_dims>][_cross][_causal][_len][_probs][_<causal_align>][_alibi][_start][_rows]
 --          [_mask_<mask>][_<mask_dims>][_cap<softcap>][_sink][_scores_<scores>][_qk<qk_norm>][_span<norm_span>]
---          [_eps<norm_eps>][_rope_<rope>][_th<rope_theta>][_append|_fixed][_p<project>][_<layout>]
+--          [_eps<norm_eps>][_rope_<rope>][_th<rope_theta>][_at_<rope_at>][_append|_fixed][_p<project>][_<layout>]
 --          [_cache_<cache_layout>][_sc<scale>][_attend_<attend_dtype>][_sums_<sum_dtype>]
 --          [_weights_<weight_dtype>][_gr<group>][_io_<io_dtype>][_cached_<cache_dtype>]
 --          [_wv_<value_weight_dtype>][_res][_norm_<norm>][_<norm_kind>][_leps<layer_eps>][_u<unroll>]_<isa>

@@ -19,7 +19,8 @@
 --   within      a key that it must not exceed
 --   excludes    list of combinations that are refused, see below
 --   least       { key =, with = { key, value } }: with that value it must not be below the key
---   beside      keys of which one must be on; else it has no effect, and is refused
+--   beside      keys of which one must be on; else it has no effect, and is refused. { key =, but = { key, value } }
+--               does not count with that other value
 --   only        { value = names }: with that value all other keys must be missing, or have the values that it implies
 --   name        the text before its value in a kernel's name
 --   word        its text in the description of a kernel; %s is the value
@@ -46,7 +47,7 @@
 --                   and the pointer of how many rows count
 --   aligned         to MHAGEN_ALIGN
 --   input           it points to a matrix of the formula
---   of, but         only with this value of the option; not with { key, value }
+--   of, but, with   only with this value of the option; not with { key, value }; only with all of { key = value }
 --
 -- draw:
 --   chance          of another value than the default
@@ -82,6 +83,9 @@ local function without_attention(value, key)
 end
 
 local M = {}
+
+-- Rope, where it turns rows by their places.
+local ROPE_BY_PLACE = { key = "rope", but = { "rope_at", "run" } }
 
 -- What every kernel needs; those with `bytes` only if the plan has such a buffer. graph/matrices.lua has the weights.
 M.always = {
@@ -182,7 +186,7 @@ M.options = {
   { key = "causal_align", kind = "choice", choices = { "top_left", "bottom_right" }, name = "_",
     implied = function(values) return (values.cache or "none") == "none" and "top_left" or "bottom_right" end,
     formula = "top_left; with a cache bottom_right", word = "%s", bit = { bottom_right = "MHAGEN_BOTTOM_RIGHT" },
-    beside = { "causal", "window_left", "window_right", "rope" },
+    beside = { "causal", "window_left", "window_right", ROPE_BY_PLACE },
     excludes = { { key = "cache", is = "append", of = "top_left", why = "where pos(r) is past + r" } },
     doc = "bottom_right puts the last row at the last key; pos(r) is r + seq_kv - seq, or past + r with " ..
       "cache = append",
@@ -256,15 +260,28 @@ M.options = {
     also = { "rotary_dim", "rotary_ndims", "rotary_embedding_dim" },
     doc = "how many columns of a head rope rotates, from the first on; even, at most dk",
     draw = { chance = 0.2, from = 2, to = 16 } },
-  { key = "rope_theta", kind = "number", min = 1, max = 1e12, default = 10000.0, beside = { "rope" }, name = "_th",
-    word = "theta %s", number = true, also = { "rope_base", "rotary_base", "rotary_emb_base" },
+  { key = "rope_theta", kind = "number", min = 1, max = 1e12, default = 10000.0, beside = { ROPE_BY_PLACE },
+    name = "_th", word = "theta %s", number = true, also = { "rope_base", "rotary_base", "rotary_emb_base" },
+    excludes = { { key = "rope_at", is = "run", why = "where a run gives the angles" } },
     doc = "rope rotates pair i of the row at position p by p * rope_theta^(-2i / rope_dims), unless weights has " ..
       "tables",
     draw = { chance = 0.1, of = { 1, 1.5, 500000, 1e6, 1e12 } } },
   { key = "rope_tables", kind = "choice", choices = { "packed", "apart" }, default = "packed", beside = { "rope" },
     name = "_tables_", word = "tables of rope %s",
+    excludes = { { key = "rope_at", is = "run", why = "where a run gives the angles" } },
     doc = "where rope's cosines and sines are; packed: in the packed weights; apart: in args.tables, which layers " ..
       "share and N_pack_tables fills",
+    draw = { chance = 0.4 } },
+  { key = "rope_at", kind = "choice", choices = { "pack", "run" }, default = "pack", beside = { "rope" },
+    name = "_at_", word = "angles at %s", bit = { run = "MHAGEN_ROPE_AT_RUN" },
+    args = { { pointer = "rope_cos", of = "run" }, { pointer = "rope_sin", of = "run" },
+             { pointer = "k_rope_cos", of = "run", with = { attention = "cross", cache = "none" } },
+             { pointer = "k_rope_sin", of = "run", with = { attention = "cross", cache = "none" } } },
+    fill = { { pointer = "k_rope_cos", of = "run", with = { cache = "fixed" } },
+             { pointer = "k_rope_sin", of = "run", with = { cache = "fixed" } } },
+    akin = { "mrope", "mrope_section", "position_ids", "position_embeddings", "rotary_pos_emb", "freqs_cis" },
+    doc = "where rope's angles come from; pack: from the places of rows, when weights are packed; run: from a run, " ..
+      "args.rope_cos and rope_sin (M-RoPE, two dimensions, trees of speculation)",
     draw = { chance = 0.4 } },
   { key = "cache", kind = "choice", choices = { "none", "append", "fixed" }, default = "none", name = "_",
     word = "cache %s", bit = { append = "MHAGEN_CACHE_APPEND", fixed = "MHAGEN_CACHE_FIXED" },

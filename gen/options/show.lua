@@ -104,7 +104,7 @@ function M.text()
     end
     if row.least then line("at least", ("%s, with %s=%s"):format(row.least.key, table.unpack(row.least.with))) end
     for value, names in pairs(row.only or {}) do line("only", ("%s: beside %s"):format(value, names)) end
-    if row.beside then line("beside", table.concat(row.beside, ", ")) end
+    if row.beside then line("beside", options.beside_text(row.beside, ", ")) end
     return lines
   end) .. "\n"
 end
@@ -129,7 +129,7 @@ local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc
                 "hooks", "letters", "machines", "groups", "required", "example", "default", "same_as", "computed",
                 "formula", "also", "akin", "called", "native", "divides", "even", "within", "multiple", "least",
                 "excludes", "beside", "only", "schedule", "planned", "name", "word", "bit", "number", "pointer",
-                "aligned", "input", "bytes", "most", "less", "args", "fill", "draw" }
+                "aligned", "input", "bytes", "most", "less", "with", "args", "fill", "draw" }
 
 -- The rows as one JSON object: { options = list, always = what every kernel needs, matrices = a list }.
 function M.json(matrices)

@@ -74,7 +74,7 @@ local function order_of(plan)
       stage.phase, stage.title, stage.per = stage.phase or kind.phase, stage.title or kind.title, kind.per
       stage.axes, stage.cycles = kind.axes(plan, stage), kinds.cycles(plan, stage)
       table.insert(stage.fill and filling or walked, stage)
-      local needs = stage.inputs or stage.c and stage.c.staged or stage.qk and stage.qk.norm
+      local needs = stage.inputs or stage.as_given or stage.c and stage.c.staged or stage.qk and stage.qk.norm
       if stage.fill and needs then scratch = scratch + 1 end
     end
   end

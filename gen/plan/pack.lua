@@ -173,7 +173,7 @@ end
 
 -- Adds what the host's pack needs for rope tables: the part of a full turn of each pair, and the first position.
 local function with_turns(packing, qk)
-  if qk and qk.pairs > 0 then packing.turns, packing.first = qk_of.turns(qk), qk.first end
+  if qk_of.packs(qk) then packing.turns, packing.first = qk_of.turns(qk), qk.first end
   return packing
 end
 
@@ -196,7 +196,7 @@ function M.packing(plan, fingerprint, tables_fingerprint)
     bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
     deinterleave = M.deinterleave(plan),
     interleave = list.interleave, quant = M.integers(plan),
-    matrices = for_host(list.matrices) }, not tables and qk),
+    matrices = for_host(list.matrices) }, not tables and qk or nil),
     tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
                             matrices = for_host(tables.matrices) }, qk)
 end

@@ -5,6 +5,7 @@
 --   of_arrangement  depend on the lanes and heads of an arrangement (plan/arrange.lua), before tiles are chosen
 --   of_groups       depend on the tiles of the groups of queries
 
+local angles = require "stage.angles"
 local conversions = require "rewrite.conversions"
 local copy = require "stage.copy"
 local decode = require "rewrite.decode"
@@ -42,6 +43,7 @@ M.of_groups = {
   { "copy", always, copy.rewrite },
   { "key_rows", conversions.has_short_keys, conversions.key_rows },
   { "value_rows", conversions.lacks_value_rows, conversions.value_rows },
+  { "angles", angles.applies, angles.rewrite },
 }
 
 -- Those that need no attention.

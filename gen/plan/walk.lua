@@ -21,6 +21,7 @@ local expr = require "base.expr"
 local graph = require "graph.init"
 local kinds = require "stage.init"
 local options = require "options.init"
+local qk_of = require "graph.qk"
 local score = require "score.init"
 local sections = require "schedule.sections"
 local tape = require "tape.init"
@@ -47,6 +48,9 @@ function M.entry_pointers(K, b, slot)
   }
   for _, name in ipairs(graph.sheets(cfg)) do
     e[name] = tape.pointer("args->" .. name, b * (cfg.h * cfg.seq * cfg.seq_kv))
+  end
+  for _, angles in ipairs(qk_of.angles(cfg)) do
+    e[angles.name] = tape.pointer("args->" .. angles.name, b * (angles.rows * cfg.rope_dims // 2))
   end
   local function buffer(pointer, name)
     if K.full then return pointer end
@@ -188,7 +192,8 @@ local function with_pointers(K, e, of, record)
   local params = {}
   for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
                        { "scores", "out" }, { "packed", "in" }, { "tables", "in" }, { "ws", "out" },
-                       { "cache", "out" }, { "scales", "out" } } do
+                       { "cache", "out" }, { "scales", "out" }, { "rope_cos", "in" }, { "rope_sin", "in" },
+                       { "k_rope_cos", "in" }, { "k_rope_sin", "in" } } do
     params[#params + 1] = { p[1], p[2], e[p[1]] }
   end
   if of.scores then score.add_params(of.scores, params, e) end

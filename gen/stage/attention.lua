@@ -158,7 +158,7 @@ local function arguments(K, place, stage, group, i)
     y = not in_lanes and from_q0(context):at(context.at == "rows" and place.hb * (plan.hb * context.head) or 0),
     probs = of_keys("probs"), scores = of_keys("scores"),
     q0 = q0, reads = score.of_block(plan.scores, place, place.hb * plan.hb, q0),
-    tables = emit_qk.query_params(K, place, stage.qk),
+    tables = emit_qk.query_params(K, place, stage.qk, group, i),
   }
 end
 

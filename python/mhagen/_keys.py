@@ -110,6 +110,7 @@ class Layer(Computation, Weights, total=False):
     rope_dims: int | None
     rope_theta: float | None
     rope_tables: Literal["packed", "apart"] | None
+    rope_at: Literal["pack", "run"] | None
     cache: Literal["none", "append", "fixed"] | None
     project: str | None
     layout: Literal["bshd", "bhsd"] | None

@@ -17,9 +17,10 @@ Result = Union[np.ndarray, "tuple[np.ndarray, ...]"]
 
 WEIGHTS = tuple(_keys.Weights.__annotations__)
 TABLES = ("rope_cos", "rope_sin")
+ANGLES = (*TABLES, "k_rope_cos", "k_rope_sin")  # with rope_at = run
 SWITCHES = ("alibi", "sink")  # keys of a config with the names of weights: an array is both
 LENGTHS = ("kv_len", "kv_start", "q_len", "past")
-READ = ("q", "k", "v", "mask", "row_keys", "cache", *LENGTHS)
+READ = ("q", "k", "v", "mask", "row_keys", *ANGLES, "cache", *LENGTHS)
 MADE = ("y", "packed", "tables", "workspace", "probs", "scores")
 
 
@@ -118,7 +119,7 @@ class Attention:
         if kernel.has("QK_NORM"):
             head = data.norm_span == kernel.layouts["constant"]["MHAGEN_SPAN_HEAD"][0]
             shapes |= {"q_norm": (data.dk if head else queries,), "k_norm": (data.dk if head else keys,)}
-        if kernel.has("ROPE"):
+        if kernel.has("ROPE") and not kernel.has("ROPE_AT_RUN"):
             shapes |= dict.fromkeys(TABLES, (-1, data.rope_dims // 2))
         return shapes | self._shapes_around()
 
@@ -184,14 +185,17 @@ class Attention:
     def __call__(self, q: ArrayLike, k: ArrayLike | None = None, v: ArrayLike | None = None, *,
                  out: np.ndarray | None = None, threads: int | None = None, mask: ArrayLike | None = None,
                  cache: np.ndarray | None = None, kv_len: ArrayLike | None = None, kv_start: ArrayLike | None = None,
-                 row_keys: ArrayLike | None = None, q_len: ArrayLike | None = None,
-                 past: ArrayLike | None = None) -> Result:
+                 row_keys: ArrayLike | None = None, q_len: ArrayLike | None = None, past: ArrayLike | None = None,
+                 rope_cos: ArrayLike | None = None, rope_sin: ArrayLike | None = None,
+                 k_rope_cos: ArrayLike | None = None, k_rope_sin: ArrayLike | None = None) -> Result:
         """y; with probs or scores in the config (y, probs), (y, scores) or (y, probs, scores). Lengths are integers, or
         one for each batch entry. row_keys is [batch][seq][2], or [seq][2] for all entries: the first key that a row
-        sees, and the end of its keys. Arrays that lie as the kernel reads them are not copied."""
+        sees, and the end of its keys. Likewise rope_cos and rope_sin are [batch][seq][rope_dims / 2] or
+        [seq][rope_dims / 2]. Arrays that lie as the kernel reads them are not copied."""
         arrays = self._inputs({"q": q, "k": k, "v": v, "mask": mask, "row_keys": row_keys, "cache": cache,
-                               "kv_len": kv_len, "kv_start": kv_start, "q_len": q_len, "past": past},
-                              self.kernel.needs)
+                               "kv_len": kv_len, "kv_start": kv_start, "q_len": q_len, "past": past,
+                               "rope_cos": rope_cos, "rope_sin": rope_sin, "k_rope_cos": k_rope_cos,
+                               "k_rope_sin": k_rope_sin}, self.kernel.needs)
         shape = self._shapes["y"][arrays["q"].shape not in self._shapes["q"][0]][0]
         make = np.zeros if "q_len" in self.kernel.needs else np.empty  # rows behind q_len are not written
         arrays["y"] = make(shape, self._dtype) if out is None else self._output(out, shape, arrays)
@@ -204,11 +208,13 @@ class Attention:
         y = arrays["y"] if out is None else out
         return (y, *(arrays[name] for name in results)) if results else y
 
-    def fill(self, k: ArrayLike, v: ArrayLike, cache: np.ndarray) -> None:
+    def fill(self, k: ArrayLike, v: ArrayLike, cache: np.ndarray, *, k_rope_cos: ArrayLike | None = None,
+             k_rope_sin: ArrayLike | None = None) -> None:
         """With cache = fixed: projects keys and values into the cache, once for many runs."""
         if not self.kernel.fill_needs:
             refuse("fill", "this kernel has none", "the config needs cache = fixed")
-        arrays = self._inputs({"k": k, "v": v, "cache": cache}, self.kernel.fill_needs)
+        arrays = self._inputs({"k": k, "v": v, "cache": cache, "k_rope_cos": k_rope_cos, "k_rope_sin": k_rope_sin},
+                              self.kernel.fill_needs)
         with self._memory({name: array.ctypes.data for name, array in arrays.items()}) as pointers:
             self.kernel.fill(pointers)
 
@@ -290,6 +296,8 @@ class Attention:
             return np.full(self.kernel.data.batch, whole, np.int32)
         if name == "row_keys":
             return self._ranges(name, value)
+        if name in ANGLES:
+            return self._angles(name, value)
         if name == "mask":
             shape = self._mask_shape()
             mask = (shown if self.kernel.has("MASK_BOOL") else added)(name, value)
@@ -308,6 +316,12 @@ class Attention:
             refuse(name, value, f"must be integers of the shape {shape} or {shape[1:]}")
         numbers = np.clip(ranges.astype(np.int64), -1, 2**31 - 1)  # what is wrong stays so in 32 bits
         return np.ascontiguousarray(np.broadcast_to(numbers, shape), np.int32)
+
+    def _angles(self, name: str, value: Any) -> np.ndarray:
+        """Cosines or sines of the pairs of each row."""
+        data = self.kernel.data
+        shape = (data.batch, data.seq if name in TABLES else data.seq_kv, data.rope_dims // 2)
+        return np.ascontiguousarray(np.broadcast_to(shaped(name, float32(name, value), [shape, shape[1:]]), shape))
 
     def _own(self, name: str, array: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
         """An array that is written to, so it must lie as the kernel has it."""

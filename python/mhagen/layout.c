@@ -19,6 +19,7 @@ MHAGEN_API extern const field mhagen_python_fields[];
 const field mhagen_python_fields[] = {
   ARG(q), ARG(k), ARG(v), ARG(y), ARG(packed), ARG(workspace), ARG(kv_len), ARG(probs), ARG(kv_start), ARG(q_len),
   ARG(mask), ARG(scores), ARG(past), ARG(cache), ARG(tables), ARG(row_keys),
+  ARG(rope_cos), ARG(rope_sin), ARG(k_rope_cos), ARG(k_rope_sin),
   {"args", "", sizeof(mhagen_args), ' '},
   WEIGHT(wq), WEIGHT(wk), WEIGHT(wv), WEIGHT(wo), WEIGHT(bq), WEIGHT(bk), WEIGHT(bv), WEIGHT(bo), WEIGHT(alibi),
   WEIGHT(sink), WEIGHT(q_norm), WEIGHT(k_norm), WEIGHT(rope_cos), WEIGHT(rope_sin), WEIGHT(norm1),
@@ -41,6 +42,6 @@ const field mhagen_python_fields[] = {
   CONSTANT(MHAGEN_PROJECT_K), CONSTANT(MHAGEN_PROJECT_V), CONSTANT(MHAGEN_PROJECT_O), CONSTANT(MHAGEN_SPAN_HEAD),
   CONSTANT(MHAGEN_PRE_NORM), CONSTANT(MHAGEN_POST_NORM), CONSTANT(MHAGEN_NORM_LAYER),
   CONSTANT(MHAGEN_FFN), CONSTANT(MHAGEN_FFN_GATE), CONSTANT(MHAGEN_BRANCH_NORM), CONSTANT(MHAGEN_PARALLEL),
-  CONSTANT(MHAGEN_RESIDUAL), CONSTANT(MHAGEN_OUT_ACT), CONSTANT(MHAGEN_FFN_NORM),
+  CONSTANT(MHAGEN_RESIDUAL), CONSTANT(MHAGEN_OUT_ACT), CONSTANT(MHAGEN_FFN_NORM), CONSTANT(MHAGEN_ROPE_AT_RUN),
   {0, 0, 0, 0},
 };

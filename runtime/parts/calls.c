@@ -164,6 +164,7 @@ static const char *call_error(const mhagen_kernel *kernel, const mhagen_need *ne
     ROW(kv_start, "0..seq_kv"), ROW(row_keys, "0..seq_kv"),
     ROW(q_len, "0..seq"), ROW(mask, ""), ROW(scores, ""),
     ROW(past, "0..seq_kv - seq"), ROW(cache, ""), ROW(tables, ""),
+    ROW(rope_cos, ""), ROW(rope_sin, ""), ROW(k_rope_cos, ""), ROW(k_rope_sin, ""),
   };
 #undef ROW
   if (!args) return "args is null";

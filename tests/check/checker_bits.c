@@ -64,7 +64,8 @@ void check_repeats(checker *c) {
   require_same_bits(c, "without a pool");
 
   for (int i = Q; i < WQ && kernel->batch > 1; i++) {
-    const size_t bytes = i <= V ? count(c, i) * sizeof(float) : c->buffers[i].bytes; /* all rows that there ever are */
+    /* Of all rows that there ever are. */
+    const size_t bytes = i <= LAST_GROWING ? count(c, i) * sizeof(float) : c->buffers[i].bytes;
     const size_t entry = entry_bytes(c, i) ? bytes / (size_t)kernel->batch : 0;
     if (entry == 0) continue;
     char *all = (char *)data(c, i), *first = allocate(c, entry);
@@ -104,6 +105,8 @@ void check_alone(checker *c, const mhagen_kernel *alone) {
                               .workspace = workspace, .kv_len = at[KV_LEN], .probs = at[PROBS],
                               .kv_start = at[KV_START], .q_len = at[Q_LEN], .mask = at[MASK],
                               .scores = at[SCORES], .tables = tables, .row_keys = at[ROW_KEYS],
+                              .rope_cos = at[COSINES], .rope_sin = at[SINES],
+                              .k_rope_cos = at[K_COSINES], .k_rope_sin = at[K_SINES],
                               .past = at[PAST], /* what is in the cache before is the same for both */
                               .cache = c->buffers[CACHE].at + (size_t)b * kernel->cache_bytes};
     status = alone->run(&args);

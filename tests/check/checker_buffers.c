@@ -25,6 +25,7 @@ double normal(checker *c) {
 
 size_t width_of(const checker *c, int i) {
   const mhagen_kernel *k = c->kernel;
+  if (i >= COSINES && i <= K_SINES) return (size_t)k->rope_dims / 2;
   if (i == Q) return (size_t)(projects(c, Q) ? k->d_model : k->h * k->dk);
   return (size_t)(i == K ? k->k_width : i == V ? k->v_width : k->y_width);
 }
@@ -36,13 +37,13 @@ size_t inputs_of(const checker *c, int i) {
 }
 
 float *data(const checker *c, int i) {
-  return i <= V && c->all[i] ? c->all[i] : c->buffers[i].master;
+  return i <= LAST_GROWING && c->all[i] ? c->all[i] : c->buffers[i].master;
 }
 
 int all_rows(const checker *c, int i) { return c->all[i] ? c->kernel->seq_kv : rows_given(c, i); }
 
 size_t count(const checker *c, int i) {
-  const size_t rows = i <= V && c->all[i] ? (size_t)c->kernel->batch * (size_t)c->kernel->seq_kv : 0;
+  const size_t rows = i <= LAST_GROWING && c->all[i] ? (size_t)c->kernel->batch * (size_t)c->kernel->seq_kv : 0;
   return rows ? rows * width_of(c, i) : c->buffers[i].bytes / element(c, i);
 }
 
@@ -59,7 +60,7 @@ void *allocate(const checker *c, size_t bytes) {
   return memory;
 }
 
-int apart(const checker *c, int i) { return has(c, MHAGEN_BHSD) && !projects(c, i); }
+int apart(const checker *c, int i) { return has(c, MHAGEN_BHSD) && (i <= V || i == Y) && !projects(c, i); }
 
 size_t piece_of(const checker *c, int i) {
   const mhagen_kernel *k = c->kernel;
@@ -108,7 +109,10 @@ void make_buffers(checker *c) {
                h = (size_t)kernel->h, hq = h * (size_t)kernel->dk, ho = h * (size_t)kernel->dv,
                h_kv = (size_t)kernel->h_kv,
                hk = h_kv * (size_t)kernel->dk, hv = h_kv * (size_t)kernel->dv, f = sizeof(float), io = element(c, Q);
-  const size_t table = has(c, MHAGEN_ROPE) ? (size_t)(places_of(kernel, &first) * kernel->rope_dims / 2) * f : 0;
+  const int turns = has(c, MHAGEN_ROPE_AT_RUN),
+            own_angles = turns && has(c, MHAGEN_CROSS) && !has(c, MHAGEN_CACHE_APPEND);
+  const size_t pairs = (size_t)kernel->rope_dims / 2 * f,
+               table = has(c, MHAGEN_ROPE) && !turns ? (size_t)places_of(kernel, &first) * pairs : 0;
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
   const size_t norm1 = has(c, MHAGEN_PRE_NORM) ? d * f : has(c, MHAGEN_POST_NORM) ? yd * f : 0,
@@ -120,6 +124,8 @@ void make_buffers(checker *c) {
       [Q] = batch * n * d * io,
       [K] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, K) * kd * io : 0,
       [V] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, V) * vd * io : 0,
+      [COSINES] = turns ? batch * n * pairs : 0, [SINES] = turns ? batch * n * pairs : 0,
+      [K_COSINES] = own_angles ? batch * m * pairs : 0, [K_SINES] = own_angles ? batch * m * pairs : 0,
       [KV_LEN] = need_of(c, KV_LEN) ? batch * sizeof(int) : 0,
       [KV_START] = need_of(c, KV_START) ? batch * sizeof(int) : 0,
       [Q_LEN] = need_of(c, Q_LEN) ? batch * sizeof(int) : 0,
@@ -158,7 +164,7 @@ void make_buffers(checker *c) {
     if (map == MAP_FAILED) fail(c, "out of memory");
     b->room = map + c->page;
     if (mprotect(b->room, b->room_bytes, PROT_READ | PROT_WRITE)) fail(c, "mprotect failed");
-    const int grows = has(c, MHAGEN_CROSS) ? i == K || i == V : i == Q;
+    const int grows = (turns && (i == COSINES || i == SINES)) || (has(c, MHAGEN_CROSS) ? i == K || i == V : i == Q);
     if (grows && has(c, MHAGEN_CACHE_APPEND)) c->all[i] = allocate(c, batch * m * width_of(c, i) * f);
   }
   const size_t of_y = batch * n * yd * sizeof(double);

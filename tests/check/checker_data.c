@@ -110,6 +110,7 @@ void draw(checker *c, const data_set *set) {
       [ROPE_COS] = .7, [ROPE_SIN] = .7}; /* any tables will do */
   if (has(c, MHAGEN_FFN)) scale_feed_forward(c, set, scales);
   for (int i = WQ; i <= LAST_WEIGHTS; i++) fill_normal(c, i, scales[i]);
+  for (int i = COSINES; i <= K_SINES; i++) fill_normal(c, i, .7);
   for (int i = Q; i <= V; i++) {
     double size = set->input * of_input[i];
     /* What is only weighed would give subnormal results, which no bound holds for. */

@@ -74,6 +74,11 @@ static void set_keys(checker *c, int b, int first, int end, float value) {
   for (int i = has(c, MHAGEN_CROSS) ? K : Q; i <= (has(c, MHAGEN_CROSS) ? V : Q); i++) {
     for (int row = first; row < end; row++) set_row(c, i, b, row, value);
   }
+  /* Their angles, but for those that are also of queries of other inputs. */
+  const int own = c->buffers[K_COSINES].bytes > 0, shared = has(c, MHAGEN_ROPE_AT_RUN) && !has(c, MHAGEN_CROSS);
+  for (int i = own ? K_COSINES : COSINES; (own || shared) && i <= (own ? K_SINES : SINES); i++) {
+    for (int row = first; row < end; row++) set_row(c, i, b, row, value);
+  }
 }
 
 /* The mask hides the keys first .. end - 1 of a half of its rows, or of its only one. */
@@ -187,7 +192,11 @@ void check_queries(checker *c) {
   for (int i = 0; i < 3; i++) {
     for (int b = 0; b < kernel->batch; b++) {
       const int first = c->all[Q] ? past[b] : 0;
-      for (int row = rows_of(c, b); row < kernel->seq; row++) set_row(c, Q, b, first + row, fills[i]);
+      for (int row = rows_of(c, b); row < kernel->seq; row++) {
+        set_row(c, Q, b, first + row, fills[i]);
+        for (int angle = COSINES; has(c, MHAGEN_ROPE_AT_RUN) && angle <= SINES; angle++)
+          set_row(c, angle, b, (c->all[angle] ? past[b] : 0) + row, fills[i]);
+      }
     }
     run(c, AFTER_GUARD, 0xFF, RUN, NULL);
     if (i == 0) keep_as_base(c);

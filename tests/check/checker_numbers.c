@@ -97,7 +97,10 @@ static mhagen_args masters_of_args(const checker *c) {
   const int cross = has(c, MHAGEN_CROSS);
   return (mhagen_args){.q = b[Q].master, .k = data(c, cross ? K : Q), .v = data(c, cross ? V : Q),
                        .kv_len = b[KV_LEN].master, .kv_start = b[KV_START].master, .q_len = b[Q_LEN].master,
-                       .mask = b[MASK].master, .past = b[PAST].master, .row_keys = b[ROW_KEYS].master};
+                       .mask = b[MASK].master, .past = b[PAST].master, .row_keys = b[ROW_KEYS].master,
+                       .rope_cos = b[COSINES].master, .rope_sin = b[SINES].master,
+                       .k_rope_cos = data(c, b[K_COSINES].bytes ? K_COSINES : COSINES),
+                       .k_rope_sin = data(c, b[K_SINES].bytes ? K_SINES : SINES)};
 }
 
 /* Whether a row of a batch entry sees one of the keys from .. to - 1 in a head. */

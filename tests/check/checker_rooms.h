@@ -10,9 +10,11 @@
 #include <stdint.h>
 
 enum {
-  Q, K, V, KV_LEN, KV_START, Q_LEN, MASK, PAST, ROW_KEYS, WQ, WK, WV, WO, W1, W3, W2, BQ, BK, BV, BO, B1, B3, B2,
+  Q, K, V, COSINES, SINES, K_COSINES, K_SINES, KV_LEN, KV_START, Q_LEN, MASK, PAST, ROW_KEYS,
+  WQ, WK, WV, WO, W1, W3, W2, BQ, BK, BV, BO, B1, B3, B2,
   NORM1_BIAS, NORM2_BIAS, SLOPES, SINKS, Q_NORM, K_NORM, NORM1, NORM2, NORM1B, NORM2B, GAIN1, GAIN2, ROPE_COS, ROPE_SIN,
   TABLES, PACKED, WORKSPACE, CACHE, Y, PROBS, SCORES, BUFFERS,
+  LAST_GROWING = SINES, /* of those that a cache keeps rows of */
   LAST_MATRIX = W2, LAST_GAINS = GAIN2, LAST_WEIGHTS = ROPE_SIN
 };
 
@@ -40,8 +42,8 @@ typedef struct checker {
   double flops; /* of one run, roughly, with those that make what it finds in the cache */
   size_t page;
   buffer buffers[BUFFERS];
-  float *all[V + 1]; /* with cache = append, of the inputs that keys are made of: [batch][seq_kv][width], all rows
-                        that there ever are; else null */
+  float *all[LAST_GROWING + 1]; /* with cache = append, of the inputs that keys are made of, and of their angles:
+                                   [batch][seq_kv][width], all rows that there ever are; else null */
   float *base_y, *base_probs, *base_scores; /* a result to compare others with */
   double *want_y, *want_probs;  /* the reference's result, */
   mhagen_results rounded;       /* where operands are rounded, the same of these; else null, */
@@ -72,7 +74,7 @@ typedef struct data_set {
 } data_set;
 
 enum { NORMAL, LARGE_SCORES }; /* the first two of `sets` */
-enum { ARGUMENTS = 16, INT_BUFFERS = 4, SETS = 11 };
+enum { ARGUMENTS = 20, INT_BUFFERS = 4, SETS = 11 };
 
 struct argument {
   int id;
@@ -116,7 +118,7 @@ uint64_t bits(checker *c);
 int below(checker *c, int n);
 /* Close to normal(0, 1): the sum of four uniform numbers, the same on every machine. */
 double normal(checker *c);
-/* The width of the rows of Q, K, V or Y; and of the rows that a matrix is multiplied by. */
+/* The width of the rows of Q, K, V or Y, or of angles; and of the rows that a matrix is multiplied by. */
 size_t width_of(const checker *c, int i);
 size_t inputs_of(const checker *c, int i);
 /* The numbers that a buffer's contents are drawn from, of an input all rows that there ever are; how many; and rows of

@@ -101,7 +101,7 @@ static void spoil_ranges(checker *c) {
 
 mhagen_args place_args(checker *c, enum place where, int fill) {
   spoil_ranges(c);
-  for (int i = Q; i <= V; i++) {
+  for (int i = Q; i <= LAST_GROWING; i++) {
     round_input(c, i);
     gather(c, i, c->buffers[PAST].master, c->buffers[i].master);
   }
@@ -126,7 +126,7 @@ static void make_past(checker *c, const mhagen_args *args) {
       if (b[Q_LEN].bytes) ((int *)(void *)b[Q_LEN].at)[i] = n;
     }
     if (b[ROW_KEYS].bytes) memset(b[ROW_KEYS].at, 0, b[ROW_KEYS].bytes); /* what rows see does not change the cache */
-    for (int i = Q; i <= V; i++) {
+    for (int i = Q; i <= LAST_GROWING; i++) {
       float *rows = allocate(c, master_bytes(c, i));
       gather(c, i, (int *)(void *)b[PAST].at, rows);
       if (c->all[i]) encode(c, i, rows, b[i].at, b[i].bytes);

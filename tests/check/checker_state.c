@@ -4,7 +4,8 @@
 #include <string.h>
 
 const char *const names[BUFFERS] = {
-    "q", "k", "v", "kv_len", "kv_start", "q_len", "mask", "past", "row_keys", "wq", "wk", "wv", "wo", "w1", "w3", "w2",
+    "q", "k", "v", "rope_cos", "rope_sin", "k_rope_cos", "k_rope_sin", "kv_len", "kv_start", "q_len", "mask", "past",
+    "row_keys", "wq", "wk", "wv", "wo", "w1", "w3", "w2",
     "bq", "bk", "bv", "bo", "b1", "b3", "b2", "norm1_bias", "norm2_bias", "alibi", "sink", "q_norm", "k_norm", "norm1",
     "norm2", "norm1b", "norm2b", "gain1", "gain2", "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache",
     "y", "probs", "scores"};
@@ -27,6 +28,8 @@ const struct argument arguments[ARGUMENTS] = {
     {SCORES, offsetof(mhagen_args, scores)}, {PAST, offsetof(mhagen_args, past)},
     {CACHE, offsetof(mhagen_args, cache)}, {TABLES, offsetof(mhagen_args, tables)},
     {ROW_KEYS, offsetof(mhagen_args, row_keys)},
+    {COSINES, offsetof(mhagen_args, rope_cos)}, {SINES, offsetof(mhagen_args, rope_sin)},
+    {K_COSINES, offsetof(mhagen_args, k_rope_cos)}, {K_SINES, offsetof(mhagen_args, k_rope_sin)},
 };
 
 const char *name_at(size_t at) {
@@ -60,7 +63,7 @@ int most_of(const checker *c, int id) {
 int cache_align(const checker *c) { return has(c, MHAGEN_CACHE_BHSD) ? 1 : MHAGEN_ALIGN; }
 
 int rows_given(const checker *c, int i) {
-  return i == Q || has(c, MHAGEN_CACHE_APPEND) ? c->kernel->seq : c->kernel->seq_kv;
+  return i == Q || i == COSINES || i == SINES || has(c, MHAGEN_CACHE_APPEND) ? c->kernel->seq : c->kernel->seq_kv;
 }
 
 int is_small(const checker *c, int i) { return has(c, MHAGEN_IO_DTYPE) && (i <= V || i == Y); }

@@ -84,7 +84,7 @@ static void check_needs(checker *c) {
       MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE |
       MHAGEN_CACHE_DTYPE | MHAGEN_RESIDUAL | MHAGEN_PRE_NORM | MHAGEN_POST_NORM | MHAGEN_FFN |
       MHAGEN_FFN_GATE | MHAGEN_BRANCH_NORM | MHAGEN_PARALLEL | MHAGEN_NO_ATTENTION | MHAGEN_OUT_ACT |
-      MHAGEN_FFN_NORM | MHAGEN_ROW_KEYS;
+      MHAGEN_FFN_NORM | MHAGEN_ROW_KEYS | MHAGEN_ROPE_AT_RUN;
   const mhagen_kernel *kernel = c->kernel;
   const int fixed = has(c, MHAGEN_CACHE_FIXED), append = has(c, MHAGEN_CACHE_APPEND),
             cross = has(c, MHAGEN_CROSS) && !fixed;
@@ -102,6 +102,8 @@ static void check_needs(checker *c) {
   require_need(c, KV_START, has(c, MHAGEN_KV_START), 1, c->kernel->seq_kv);
   require_need(c, ROW_KEYS, has(c, MHAGEN_ROW_KEYS), 1, -1);
   if ((kernel->of_rows.ints == 2) != (has(c, MHAGEN_ROW_KEYS) != 0)) fail(c, "of_rows is not as the options say");
+  const int turns = has(c, MHAGEN_ROPE_AT_RUN), own_angles = turns && cross && !append;
+  for (int i = COSINES; i <= K_SINES; i++) require_need(c, i, i <= SINES ? turns : own_angles, 1, -1);
   require_need(c, Q_LEN, has(c, MHAGEN_Q_LEN), 1, c->kernel->seq);
   require_need(c, SCORES, has(c, MHAGEN_SCORES), 1, -1);
   require_need(c, MASK, has(c, MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD), 1, -1);
@@ -112,14 +114,16 @@ static void check_needs(checker *c) {
   const int projected = projects(c, K) || projects(c, V), made = projected || has(c, MHAGEN_ROPE),
             integers = kernel->dtype && !strcmp(kernel->dtype, "int8") && projected,
             small = kept_bytes(c) < sizeof(float), wide = has(c, MHAGEN_IO_DTYPE) && (made || !small),
-            scratch = has(c, MHAGEN_QK_NORM) || integers || wide || (small && made) || rounds_ahead(c, projected);
-  const int fills = fixed * (3 + (kernel->packed_bytes > 0) + (kernel->tables_bytes > 0) + scratch);
+            beside = turns && kernel->rope == MHAGEN_ROPE_INTERLEAVED && strcmp(kernel->isa, "scalar"),
+            scratch = beside || has(c, MHAGEN_QK_NORM) || integers || wide || (small && made) ||
+                      rounds_ahead(c, projected);
+  const int fills = fixed * (3 + 2 * turns + (kernel->packed_bytes > 0) + (kernel->tables_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
-  const int filling[] = {K, V, PACKED, CACHE, TABLES};
-  for (int i = 0; i < 5 && fixed; i++) {
+  const int filling[] = {K, V, K_COSINES, K_SINES, PACKED, CACHE, TABLES};
+  for (int i = turns ? 0 : 4; i < 7 && fixed; i++) {
     if ((filling[i] == PACKED && !kernel->packed_bytes) || (filling[i] == TABLES && !kernel->tables_bytes)) continue;
     const mhagen_need *need = fill_need_of(c, filling[i]);
-    if (!need || need->most != -1 || need->align != (i < 2 ? 1 : filling[i] == CACHE ? cache_align(c) : MHAGEN_ALIGN))
+    if (!need || need->most != -1 || need->align != (i < 4 ? 1 : filling[i] == CACHE ? cache_align(c) : MHAGEN_ALIGN))
       fail(c, "fill does not need %s as mhagen.h says", names[filling[i]]);
   }
 }

@@ -147,9 +147,23 @@ static ptrdiff_t first_place(const mhagen_kernel *shape) {
   return shape->options & MHAGEN_BOTTOM_RIGHT ? smaller(0, shape->seq_kv - shape->seq) : 0;
 }
 
-/* The cosine and the sine of a pair at a place. */
-static void rotation(const formula *f, ptrdiff_t place, ptrdiff_t pair, double *c, double *s) {
+/* What a run gives for a pair of a row. */
+static double given_angle(const formula *f, int i, const float *of_queries, const float *of_keys, ptrdiff_t place,
+                          ptrdiff_t pair) {
   const mhagen_kernel *shape = f->shape;
+  const ptrdiff_t rows = i == REF_Q ? shape->seq : shape->seq_kv, row = i == REF_Q ? place - f->e.place : place;
+  const ptrdiff_t at = ((ptrdiff_t)f->entry * rows + row) * (shape->rope_dims / 2) + pair;
+  return (double)(i == REF_Q ? of_queries : of_keys)[at];
+}
+
+/* The cosine and the sine of a pair of a row of Q or K at a place. */
+static void rotation(const formula *f, int i, ptrdiff_t place, ptrdiff_t pair, double *c, double *s) {
+  const mhagen_kernel *shape = f->shape;
+  if (shape->options & MHAGEN_ROPE_AT_RUN) {
+    *c = given_angle(f, i, f->args->rope_cos, f->args->k_rope_cos, place, pair);
+    *s = given_angle(f, i, f->args->rope_sin, f->args->k_rope_sin, place, pair);
+    return;
+  }
   const float *cosines = f->weights->rope_cos, *sines = f->weights->rope_sin;
   const ptrdiff_t pairs = shape->rope_dims / 2, at = (place - first_place(shape)) * pairs + pair;
   const double angle = (double)place * pow(shape->rope_theta, -(double)pair / (double)pairs);
@@ -168,7 +182,7 @@ void ref_turn(const formula *f, int i, ptrdiff_t place, values row) {
   const int interleaved = f->shape->rope == MHAGEN_ROPE_INTERLEAVED;
   for (ptrdiff_t pair = 0; pair < pairs; pair++) {
     double c, s;
-    rotation(f, place, pair, &c, &s);
+    rotation(f, i, place, pair, &c, &s);
     for (size_t head = 0; head < f->of[i].heads; head++) {
       const size_t x = head * (size_t)f->shape->dk + (size_t)(interleaved ? 2 * pair : pair),
                    y = x + (size_t)(interleaved ? 1 : pairs);

@@ -18,9 +18,9 @@ double mhagen_mask(const mhagen_kernel *shape, const mhagen_args *args, size_t e
 double mhagen_alibi_slope(int h, int head);
 
 /* Computes the results that a run of a kernel of this shape should have. Only the integers and the options of `shape`
- * are read, and only q, k, v, past, the lengths and mask of `args`. With cache = append k and v have all rows that
- * there ever were, [batch][seq_kv][..]. Those of this run are from past on; in self-attention they are the rows of q's
- * input. No row behind these is read.
+ * are read, and only q, k, v, past, the lengths, mask and angles of `args`. With cache = append k and v have all rows
+ * that there ever were, [batch][seq_kv][..]. Those of this run are from past on; in self-attention they are the rows of
+ * q's input. No row behind these is read. k_rope_cos and k_rope_sin have the angles of all these rows, always.
  *   y          [batch][seq][y_width], or as the layout of the options says where it is not projected; NaN in
  *              rows behind q_len, here and in probs
  *   probs      [batch][h][seq][seq_kv], zero for keys that a row does not see; may be null

@@ -97,6 +97,9 @@ INT = "must be an integer from"
     ("rope_scaling=2", "rope_scaling = 2: is no key: scaled angles are tables, rope_cos and rope_sin"),
     ("rope_dims=4", "rope_dims = 4: has no effect without rope"),
     ("rope_tables=apart", "rope_tables = apart: has no effect without rope"),
+    ("rope_at=run", "rope_at = run: has no effect without rope"),
+    ("rope_at=runs", "rope_at = runs: must be one of pack, run"),
+    ("position_ids=true", "position_ids = true: unknown key, did you mean rope_at?"),
     ("row_keys=true", "row_keys = true: must be one of none, range"),
     ("cu_seqlens=true", "cu_seqlens = true: unknown key, did you mean row_keys?"),
     ("sliding_window=8", "sliding_window = 8: is no key: it counts the row itself, so window_left is "
@@ -201,6 +204,10 @@ def test_head_block_of_a_norm_of_all_heads():
 
 
 @pytest.mark.parametrize("given, message", [
+    ("rope=half rope_at=run rope_theta=500", "rope_theta = 500.0: must be 10000.0 with rope_at = run, where a run"),
+    ("rope=half rope_at=run rope_tables=apart", "rope_tables = apart: must be packed with rope_at = run, where a run"),
+    ("rope=half rope_at=run causal_align=bottom_right", "causal_align = bottom_right: has no effect without causal or "
+     "window_left or window_right or rope (not rope_at = run)"),
     ("project=kq", "project = kq: must be letters of qkvo in this order, or none\n"),
     ("project=", "project = : must be letters of qkvo"),
     ("project=none attention=self", "project = none: must be qkvo or qkv with attention = self, which has one input"),

@@ -42,6 +42,9 @@ def test_bits(isa, tmp_path):
     "rope=interleaved rope_tables=apart attention=cross cache=fixed seq_kv=23", "dtype=int8",
     "weight_dtype=int4 qk_norm=rms",
     "cache=append seq_kv=45 cache_dtype=int8", "attention=cross cache=fixed seq_kv=23",
+    "rope=half rope_at=run", "rope=interleaved rope_at=run cache=append seq_kv=45 dtype=bf16 io_dtype=bf16",
+    "rope=interleaved rope_at=run attention=cross cache=fixed seq_kv=23",
+    "rope=half rope_at=run attention=cross seq_kv=23",
     "row_keys=range q_len=true", "row_keys=range cache=append seq_kv=45",
     "mask=bool mask_dims=bqk sink=true", "mask=add mask_dims=hqk alibi=true", "project=none attention=cross"])
 def test_bits_of_keys(more, tmp_path):

@@ -31,6 +31,9 @@ def test_steps_fill_the_cache(tmp_path):
     "seq=1,3 seq_kv=8 q_len=true cache=append causal=true rope=half rope_dims=4 qk_norm=rms isa=scalar",
     "seq=1,3 seq_kv=8 q_len=true cache=append rope=half rope_dims=4 rope_tables=apart isa=scalar",
     "seq=5 rope=half rope_dims=4 rope_tables=apart isa=scalar+avx2",
+    "seq=5 rope=interleaved rope_dims=4 rope_at=run isa=scalar+avx2",
+    "seq=4,8 q_len=true kv_len=true rope=half rope_dims=4 rope_at=run isa=scalar",
+    "seq=3 seq_kv=4,9 attention=cross kv_len=true rope=interleaved rope_dims=4 rope_at=run isa=avx2",
     "seq=1,9 seq_kv=20 q_len=true cache=append dv=6 dtype=bf16 weight_dtype=int8 isa=avx512_bf16",
     "attention=cross seq=1,4 seq_kv=7 q_len=true cache=fixed isa=scalar", "seq=2,5 q_len=true kv_len=true isa=x86"],
     "ladders"))

@@ -6,7 +6,7 @@ import pytest
 
 from reference_lib import (ALIBI, ALL, BHSD, BOTTOM_RIGHT, CACHE_APPEND, CAPPED, CAUSAL, CROSS, EACH, HALF, HEAD,
                            INTERLEAVED, KV_LEN, KV_START, L2, LAYER, MASK_ADD, MASK_BOOL, MASKED, Q_LEN,
-                           QK_NORM, RMS, ROPE, ROW_KEYS, SCALED, SINK, SOFTCAP,
+                           QK_NORM, RMS, ROPE, ROPE_AT_RUN, ROW_KEYS, SCALED, SINK, SOFTCAP,
                            WINDOW_LEFT, WINDOW_RIGHT, Args, Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -41,6 +41,7 @@ class Case:
         self.first = min(0, int(self.places().min()))
         places = max(seq_kv, int(self.places().max()) + 1) - self.first
         self.tables = torch.randn(2, places, self.pairs) if tables else None
+        self.angles = self.drawn_angles() if options & ROPE_AT_RUN else (None, None)
         self.kv_len = torch.tensor(kv_len or [seq_kv] * batch, dtype=torch.int32)
         self.kv_start = torch.tensor(kv_start or [0] * batch, dtype=torch.int32)
         self.q_len = torch.tensor(q_len or [seq] * batch, dtype=torch.int32)
@@ -78,6 +79,9 @@ class Case:
         self.row_keys = row_keys
         if row_keys is not None:
             args.row_keys = row_keys.data_ptr()
+        if options & ROPE_AT_RUN:
+            pointers = [table.data_ptr() for tables in self.angles for table in tables]
+            args.rope_cos, args.rope_sin, args.k_rope_cos, args.k_rope_sin = pointers
         self.mask, self.mask_dims = mask, mask_dims
         if mask is not None:
             args.mask = mask.data_ptr()
@@ -124,6 +128,15 @@ class Case:
             ctypes.c_void_p(scores.data_ptr()), ctypes.c_void_p(bounds.data_ptr())) == 0
         return scores, bounds
 
+    def drawn_angles(self):
+        """Cosines and sines of the rows of Q and of all rows of K, each [batch][rows][pairs]."""
+        draw = torch.Generator().manual_seed(3)
+        keys = torch.randn(2, self.batch, self.seq_kv, self.pairs, generator=draw)
+        if self.options & CROSS and not self.options & CACHE_APPEND:
+            return torch.randn(2, self.batch, self.seq, self.pairs, generator=draw), keys
+        rows = [keys[:, b, at:at + self.seq] for b, at in enumerate(self.past.tolist())]
+        return torch.stack(rows, 1), keys
+
     def places(self):
         """[seq][1], with a cache [batch][1][seq][1]: the places of the queries among the keys."""
         if self.options & CACHE_APPEND:
@@ -147,11 +160,13 @@ class Case:
             hidden = hidden | (keys < first) | (keys >= end)
         return hidden.expand(self.batch, 1, self.seq, self.seq_kv)
 
-    def turn(self, x, place):
+    def turn(self, x, place, angles):
         """[batch][heads][rows][dk] as Llama turns its halves (rotate_half), and GPT-J and Cohere every two columns."""
         if not self.rope:
             return x
-        if self.tables is not None:
+        if angles is not None:
+            cos, sin = angles[:, :, None].double()
+        elif self.tables is not None:
             cos, sin = (table.double()[place - self.first] for table in self.tables)
         else:
             inverse = self.theta ** -(torch.arange(self.pairs, dtype=torch.double) / self.pairs)
@@ -247,7 +262,8 @@ def heads(case, x, key, count):
 def queries_and_keys(case):
     q, k = heads(case, case.q, "q", case.h), heads(case, case.k, "k", case.h_kv)
     q, k = case.normal(q, case.gains[0]), case.normal(k, case.gains[1])
-    return case.turn(q, case.places()[..., 0]), case.turn(k, torch.arange(case.seq_kv))
+    return (case.turn(q, case.places()[..., 0], case.angles[0]),
+            case.turn(k, torch.arange(case.seq_kv), case.angles[1]))
 
 
 def expect_composition(case, added=0.0, change=None, sinks=None):
@@ -410,6 +426,18 @@ def test_left_padding(library, options):
     """Padding before the keys, of which some rows then see none."""
     case = Case(library, h=2, d_model=10, dk=3, seq=5, seq_kv=8, batch=4, options=options | CROSS | KV_START,
                 kv_start=[0, 3, 7, 8], kv_len=[8, 5, 6, 8] if options & KV_LEN else None, window_left=2)
+    expect_composition(case)
+
+
+@pytest.mark.parametrize("options", [0, CAUSAL | KV_LEN, CROSS, CROSS | BOTTOM_RIGHT | CAUSAL, CACHE_APPEND | CAUSAL,
+                                     CROSS | CACHE_APPEND, QK_NORM])
+@pytest.mark.parametrize("rope, dims", [(HALF, 6), (INTERLEAVED, 4)])
+def test_angles_of_a_run(library, rope, dims, options):
+    """Each row has angles of its own; those of K are others where its rows are, and in a cache those of their runs."""
+    keys = 9 if options & (CROSS | CACHE_APPEND) else 6
+    case = Case(library, h=2, d_model=10, dk=6, seq=6, seq_kv=keys, options=options | ROPE | ROPE_AT_RUN, rope=rope,
+                rope_dims=dims, kv_len=[5, 4] if options & KV_LEN else None,
+                qk_norm=RMS if options & QK_NORM else 0, past=[0, 3] if options & CACHE_APPEND else None)
     expect_composition(case)
 
 

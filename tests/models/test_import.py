@@ -106,13 +106,13 @@ def real_keys(seen, batch, seq_kv):
     return real[:, ::max(1, real.shape[1] // seq_kv)].bool()  # convolutions make one row of several
 
 
-def compare(seen, row, imported):
+def compare(seen, row, imported, **more):
     x, y = floats(dict(zip("qkv", seen.inputs()))), torch.cat(seen.y, dim=1)
     (batch, rows, _), seq_kv = y.shape, x["k"].shape[1]
     real = real_keys(seen, batch, seq_kv)
     counts = {key: count.sum(1, dtype=torch.int32)
               for key, count in [("kv_len", real), ("kv_start", ~real)] if key in row.keys}
-    args = x | floats(seen.values(seen.row.args, batch=batch, seq=rows, seq_kv=seq_kv, past=0)) | counts
+    args = x | floats(seen.values(seen.row.args, batch=batch, seq=rows, seq_kv=seq_kv, past=0)) | counts | more
     got = torch.full(y.shape, torch.nan, dtype=torch.float32)
     imported.run(row.at, y=got.data_ptr(), **pointers(args))
     used = ... if "cross" in row.keys or not counts else real
@@ -207,6 +207,33 @@ def test_factor_of_some_columns(transformers, row, tmp_path):  # noqa: F811
     for tables in "packed", "apart":
         keys = [*keys_for(seen, row), f"rope_tables={tables}"]
         compare(seen, row, Imported(tmp_path / "model", tmp_path / tables, *keys))
+
+
+def run_at(seen, places):
+    """Runs a decoder once more, with its rows at these places. Returns the cosines and sines of their angles."""
+    for kept in (seen.calls, seen.y, *seen.x.values()):
+        kept.clear()
+    rows = places.shape[-1]
+    whole = torch.ones(places.shape[-2:], dtype=torch.bool)  # else places say which rows are of one text
+    given = {"attention_mask": whole, **{name: x[:, :rows] for name, x in seen.given.items()}}
+    with torch.no_grad():
+        seen.model(**given, position_ids=places, use_cache=False)
+    tables = [table[..., :table.shape[-1] // 2] for table in seen.calls[0]["position_embeddings"]]
+    return floats(dict(zip(["rope_cos", "rope_sin"], [table.expand(places.shape[-2], -1, -1) for table in tables])))
+
+
+@pytest.mark.parametrize("row", [*SOME_COLUMNS, *map(named, ["Qwen 2 VL", "Qwen 3 VL", "Llama, YaRN"])],
+                         ids=lambda row: row.name)
+def test_angles_of_a_run(transformers, row, tmp_path):  # noqa: F811
+    """Rows at any places, in texts with images at places of three kinds: a run gets the angles of the model, which have
+    its scaling and its factor."""
+    seen = Observed(transformers, row)
+    places = torch.randint(0, 40, (3, 2, SEEN) if "VL" in row.name else (2, SEEN))
+    angles = run_at(seen, places)
+    save(seen, tmp_path / "model", torch.float32)
+    imported = Imported(tmp_path / "model", tmp_path / "out", *keys_for(seen, row), "rope_at=run")
+    assert "rope_at=run" in imported.text and "tables of rope" not in imported.text
+    compare(seen, row, imported, **angles)
 
 
 def test_perceivers_latents(transformers, tmp_path):  # noqa: F811
@@ -1110,6 +1137,17 @@ def test_embedded_tables(tmp_path):
     run("gcc", "-O0", "-Wall", "-Wextra", "-Werror", "-DTABLES", f"-DNUMBERS={x.size}", "-I", out, tmp_path / "main.c",
         *out.glob("*.c"), *out.glob("*.S"), "-lm", "-o", tmp_path / "main")
     assert subprocess.run([tmp_path / "main"], capture_output=True, check=True).stdout == expected
+
+
+def test_angles_are_for_layers_with_rope(tmp_path):
+    path = decoder(tmp_path / "some", **SOME)
+    told = run(MHAGEN, "model", path, "isa=scalar", "seq=5", "rope_at=run", "-o", tmp_path / "out")
+    kernels = re.findall("^.* h=.*seq=5.*$", told, re.M)
+    assert sorted("rope=half rope_at=run" in line for line in kernels) == [False, True] and "theta" not in told
+    assert "rope_at = run: has no effect without rope" in refused(
+        tmp_path, "model", path, "isa=scalar", "seq=5", "rope=none", "rope_at=run")
+    assert "rope_theta = 500.0: must be 10000.0 with rope_at = run" in refused(
+        tmp_path, "model", path, "isa=scalar", "seq=5", "rope_theta=500", "rope_at=run")
 
 
 def test_tables_that_stay_packed(tmp_path):

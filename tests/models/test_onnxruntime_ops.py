@@ -503,6 +503,7 @@ def test_untouched(tmp_path):
 
 WRONG = [
     (["batch=2"], "batch = 2: no node of ONNX Runtime has it; leave it out"),
+    (["rope=half", "rope_at=run"], "rope_at = run: is not for ONNX files, whose graphs have angles; leave it out"),
     (["probs=true"], "probs = true: no node of ONNX Runtime has it"),
     (["mask=add"], "mask = add: layer n6 has no mask in the graph"),
 ]

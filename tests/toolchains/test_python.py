@@ -152,6 +152,9 @@ def drawn(layer, seed):
             arguments[name] = numbers > -0.5 if kernel.has("MASK_BOOL") else numbers
         elif name == "row_keys":
             arguments[name] = draw.integers(0, data.seq_kv + 1, (data.batch, data.seq, 2))
+        elif name in _layer.ANGLES:
+            rows = data.seq if name in _layer.TABLES else data.seq_kv
+            arguments[name] = draw.standard_normal((data.batch, rows, data.rope_dims // 2), np.float32)
         elif name in _layer.LENGTHS:
             arguments[name] = draw.integers(most // 2, most + 1, data.batch)
     return weights, arguments
@@ -171,6 +174,9 @@ def test_against_reference(config, reference):
 
     kept = {name: np.ascontiguousarray(array, np.int32 if name in (*_layer.LENGTHS, "row_keys") else array.dtype)
             for name, array in arguments.items()}
+    for name in _layer.TABLES:  # which the reference reads of all rows of K
+        if name in kept:
+            kept.setdefault(f"k_{name}", kept[name])
     right = np.empty(y.shape)
     probs = np.empty((y.shape[0], layer.kernel.data.h, layer.kernel.data.seq, layer.kernel.data.seq_kv))
     assert reference.mhagen_reference(
@@ -251,6 +257,58 @@ def test_caches():
     cache = fixed.new_cache()
     fixed.fill(arguments["k"], arguments["v"], cache)
     assert np.abs(fixed(arguments["q"], cache=cache) - cross(**arguments)).max() < 1e-5
+
+
+def by_places(layer, places):
+    """Cosines and sines of the angles that packing takes."""
+    pairs = layer.kernel.data.rope_dims // 2
+    angles = np.asarray(places)[..., None] * 1e4 ** -(np.arange(pairs) / pairs)
+    return np.float32(np.cos(angles)), np.float32(np.sin(angles))
+
+
+@pytest.mark.parametrize("rope", ["half", "interleaved"])
+def test_angles_of_a_run(rope):
+    """Those of places are the packed ones. In a cache rows keep the angles that they were written with; K of other
+    rows than Q has its own."""
+    shape = {**TINY, "dk": 20, "rope": rope, "rope_dims": 18}
+    packed, weights, arguments = tiny(**shape, causal=True)
+    given = mhagen.attention(**shape, causal=True, rope_at="run", **weights)
+    cos, sin = by_places(given, range(5))
+    right = packed(**arguments)
+    assert np.abs(given(**arguments, rope_cos=cos, rope_sin=sin) - right).max() < 1e-6
+    assert np.abs(given(**arguments, rope_cos=cos[::-1], rope_sin=sin) - right).max() > 1e-3
+
+    step = mhagen.attention(**{**shape, "seq": 1}, seq_kv=5, cache="append", causal=True, rope_at="run", **weights)
+    cache = step.new_cache()
+    rows = [step(row[None], past=at, cache=cache, rope_cos=cos[[at]], rope_sin=sin[[at]])[0]
+            for at, row in enumerate(arguments["q"][0])]
+    assert np.abs(rows - right[0]).max() < 1e-5
+
+    packed, weights, arguments = tiny(**shape, attention="cross", seq_kv=7, batch=2)
+    right = packed(**arguments)
+    k_cos, k_sin = by_places(packed, range(7))
+    given = mhagen.attention(**shape, attention="cross", seq_kv=7, batch=2, rope_at="run", **weights)
+    of_q = {"rope_cos": np.stack([cos, cos]), "rope_sin": sin}
+    assert np.abs(given(**arguments, **of_q, k_rope_cos=k_cos, k_rope_sin=k_sin) - right).max() < 1e-6
+    fixed = mhagen.attention(**shape, attention="cross", seq_kv=7, batch=2, cache="fixed", rope_at="run", **weights)
+    cache = fixed.new_cache()
+    fixed.fill(arguments["k"], arguments["v"], cache, k_rope_cos=k_cos, k_rope_sin=k_sin)
+    assert np.abs(fixed(arguments["q"], cache=cache, **of_q) - right).max() < 1e-6
+
+
+def test_wrong_angles():
+    layer, weights, arguments = tiny(rope="half", rope_at="run")
+    good = np.ones((5, 3), np.float32)
+    for angles, rule in [({"rope_cos": good}, "rope_sin: not given: this kernel reads it"),
+                         ({"rope_cos": good, "rope_sin": good[:4]}, "rope_sin: shape (4, 3): must be (1, 5, 3) or"),
+                         ({"rope_cos": good, "rope_sin": good > 0}, "rope_sin: dtype bool: must be real numbers"),
+                         ({"rope_cos": good, "k_rope_cos": good}, "k_rope_cos: given: this kernel reads q, rope_cos")]:
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            layer(arguments["q"], **angles)
+    with pytest.raises(ValueError, match="rope_cos: a weight: this kernel reads wq, "):
+        layer.pack(**weights, rope_cos=good)
+    with pytest.raises(ValueError, match="rope_cos: given: this kernel reads q"):
+        tiny(rope="half")[0](arguments["q"], rope_cos=good)
 
 
 # ---- names ----

@@ -416,6 +416,7 @@ local function kernels(takes)
       "h=4 h_kv=1 d_model=32 dk=16 seq=1 seq_kv=70 cache=append",
       "h=3 d_model=30 dk=10 seq=19 q_len=true mask=bool kv_start=true kv_len=true scores=masked",
       "h=2 d_model=30 dk=10 seq=39 q_len=true row_keys=range",
+      "h=2 d_model=30 dk=10 seq=39 rope=interleaved rope_at=run",
     } do
       local words = {}
       for word in (text .. " isa=" .. isa.name):gmatch("%S+") do words[#words + 1] = word end

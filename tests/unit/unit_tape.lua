@@ -8,6 +8,7 @@ local expr = require "base.expr"
 local isas = require "isa.init"
 local legend = require "tape.legend"
 local pack = require "plan.pack"
+local qk_of = require "graph.qk"
 local plan_of = require "plan.init"
 local tape = require "tape.init"
 local tasks = require "plan.tasks"
@@ -337,8 +338,9 @@ local function norm(cfg, gains, first, columns, rows)
   end
 end
 
--- One batch entry in double, straight from the formulas: y and probs[head], rows as lists from 0.
-local function reference(cfg, w, q, k, v, seen)
+-- One batch entry in double, straight from the formulas: y and probs[head], rows as lists from 0. given: with rope_at =
+-- run, what `turn` takes in the place of weights for Q and K, and their first rows there.
+local function reference(cfg, w, q, k, v, seen, given)
   local function project(x, rows, width, matrix, bias, columns, column, from)
     local out = {}
     for r = 0, rows - 1 do
@@ -368,8 +370,8 @@ local function reference(cfg, w, q, k, v, seen)
       norm(cfg, w.k_norm, shared * own, K, cfg.seq_kv)
     end
     local offset = cfg.causal_align == "bottom_right" and cfg.seq_kv - cfg.seq or 0
-    turn(cfg, w, Q, cfg.seq, math.max(0, offset))
-    turn(cfg, w, K, cfg.seq_kv, math.max(0, -offset))
+    turn(cfg, given and given.q or w, Q, cfg.seq, given and given.q.first or math.max(0, offset))
+    turn(cfg, given and given.k or w, K, cfg.seq_kv, given and given.k.first or math.max(0, -offset))
     for i = 0, cfg.dv - 1 do
       V[i] = project(v, cfg.seq_kv, cfg.v_width, w.wv, w.bv, cfg.h_kv * cfg.dv, shared * cfg.dv + i, v.off)
     end
@@ -468,13 +470,22 @@ local function kernel_of(text, kv_len)
   local cross = cfg.attention == "cross"
   args.k = cross and input("k", cfg.batch * cfg.seq_kv * cfg.k_width) or args.q
   args.v = cross and input("v", cfg.batch * cfg.seq_kv * cfg.v_width) or args.q
+  local own = { "packed", "kv_len", "q", "k", "v" }
+  for _, angles in ipairs(qk_of.angles(cfg)) do
+    own[#own + 1] = angles.name
+    args[angles.name] = input(angles.name, cfg.batch * angles.rows * cfg.rope_dims // 2)
+  end
+  local function angles_of(prefix, b, rows)
+    if not args[prefix .. "rope_cos"] then prefix = "" end
+    return { rope_cos = args[prefix .. "rope_cos"], rope_sin = args[prefix .. "rope_sin"], first = b * rows }
+  end
   local evaluated = evaluate.new(kernels)
   evaluated("run_all", args)
 
   -- The same by tasks of both lists, in another order.
   for _, list_of in ipairs { phases, coarse } do
     local other = arguments()
-    for _, key in ipairs { "packed", "kv_len", "q", "k", "v" } do other[key] = args[key] end
+    for _, key in ipairs(own) do other[key] = args[key] end
     for _, phase in ipairs(list_of) do
       for i = cfg.batch * phase.per_entry - 1, 0, -1 do evaluated("task_" .. phase.name, other, i) end
     end
@@ -496,7 +507,8 @@ local function kernel_of(text, kv_len)
     local function entry(p, floats) return { buffer = p.buffer, off = b * floats } end
     local y, probs = reference(cfg, weights, entry(args.q, cfg.seq * d),
       entry(args.k, cfg.seq_kv * cfg.k_width), entry(args.v, cfg.seq_kv * cfg.v_width),
-      kv_len and kv_len[b] or cfg.seq_kv)
+      kv_len and kv_len[b] or cfg.seq_kv,
+      args.rope_cos and { q = angles_of("", b, cfg.seq), k = angles_of("k_", b, cfg.seq_kv) })
     for r = 0, cfg.seq - 1 do
       for c = 0, cfg.y_width - 1 do compare(args.y.buffer[(b * cfg.seq + r) * cfg.y_width + c], y[r][c]) end
       for head = 0, cfg.probs and cfg.h - 1 or -1 do
@@ -541,6 +553,9 @@ local function kernels(takes)
       { "h=4 h_kv=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed, heads share the matrices
       { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true fold=off", { [0] = 3, 0 } },
       { "h=2 d_model=5 dk=3 seq=6 qk_norm=rms" },
+      { "h=2 d_model=5 dk=20 seq=19 rope=half rope_at=run batch=2" },
+      { "h=2 d_model=5 dk=36 seq=5 seq_kv=7 attention=cross rope=interleaved rope_at=run batch=2" },
+      { "h=1 d_model=3 dk=8 seq=5 rope=interleaved rope_dims=6 rope_at=run unroll=full" },
       { "h=4 h_kv=2 d_model=5 dk=6 seq=19 qk_norm=layer rope=half rope_dims=4 kv_len=true", { [0] = 17 } },
       { "h=1 d_model=3 dk=20 seq=5 qk_norm=l2 rope=interleaved norm_eps=0.5 unroll=full" },
       { "h=4 h_kv=2 d_model=3 dk=3 seq=5 qk_norm=rms norm_span=each head_block=2" },
