@@ -42,6 +42,11 @@ local M = {
   swin2sr = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
   pix2struct_vision_model = of(false), pix2struct_text_model = of(false),
   videoprism_vision_model = of({ "qkv_bias", true }, true), videoprism_text_model = of({ "qkv_bias", true }, true),
+  dinov3_vit = { q = { "query_bias", true }, k = { "key_bias", false }, v = { "value_bias", true },
+                 o = { "proj_bias", true } },
+  sapiens2 = { q = { "query_bias", true }, k = { "key_bias", true }, v = { "value_bias", true },
+               o = { "proj_bias", true } },
+  pixtral = of(false),
   whisper = { q = true, k = false, v = true, o = true },
 }
 

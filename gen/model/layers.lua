@@ -1,5 +1,6 @@
 -- The attention layers of a model: for each a list of key=value, and the parts of tensors that make its weights.
 
+local axial = require "model.axial"
 local family_rows = require "model.family_rows"
 local matrices = require "graph.matrices"
 local parts = require "model.parts"
@@ -48,16 +49,16 @@ function M.key_list(keys)
   return list
 end
 
--- The keys of a layer as words; what divides its angles, the factor of its tables of rope, its limit, each or nil.
--- around: keys of what is around its attention.
+-- The keys of a layer as words; and what else its row says: what divides its angles, the rope_factor of its tables, its
+-- limit, the angles of patches, each or nil. around: keys of what is around its attention.
 local function keys_of(c, stack, i, around)
   local keys = family_rows.sizes(c, stack)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
   for key, value in pairs(around) do keys[key] = value end
-  local divide, factor = take_scaling(keys)
-  local limit = keys.limit
-  keys.limit = nil
-  return M.key_list(keys), divide, factor, limit
+  local own = { limit = keys.limit, angles = keys.angles }
+  own.divide, own.rope_factor = take_scaling(keys)
+  keys.limit, keys.angles = nil, nil
+  return M.key_list(keys), own
 end
 
 -- Refuses longer texts than a layer has the keys of.
@@ -147,6 +148,7 @@ local function weights_of(layer, cfg)
     end
   end
   if layer.whole then parts.add_around(layer, layer.whole, sizes, all) end
+  if layer.angles then axial.add(layer, cfg, all) end
   for matrix in pairs(all) do -- what another key has switched off
     if sizes[matrix][1] * sizes[matrix][2] == 0 then all[matrix] = nil end
   end
@@ -333,13 +335,14 @@ local function add_stack(model, stack, prefixes, twice, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   local function add(i)
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide, factor, limit = keys_of(c, stack, i, whole and whole.keys(c, i) or {})
+    local keys, own = keys_of(c, stack, i, whole and whole.keys(c, i) or {})
     local around = whole and name:gsub("%." .. whole.module:gsub("%.", "%%.") .. "$", "")
     all[#all + 1] = { name = around or name, at = prefix .. name .. ".", around = around and prefix .. around .. ".",
                       stack = stack, in_out = stack.in_out, keys = keys, own = whole and whole.own,
-                      divide = divide, rope_factor = factor, frequencies = frequencies, features = weights_of,
-                      fields = c, without = {}, whole = whole, prefix = prefix,
-                      check = function(places) check_limit(c, limit, places) end }
+                      divide = own.divide, rope_factor = own.rope_factor, frequencies = frequencies,
+                      features = weights_of, fields = c, without = {}, whole = whole, prefix = prefix,
+                      angles = own.angles, image = model.image,
+                      check = function(places) check_limit(c, own.limit, places) end }
   end
   for i = 0, count_of(c, stack) - 1 do
     if has(c, stack, i) then add(i) end

@@ -1,6 +1,7 @@
 """More rows as architectures.py has them: types of transformers whose attention is that of another type, or nearly.
 
 tests/models/test_import.py compares each with transformers, as it does those of architectures.py."""
+import axial
 import families_composites
 import families_texts
 import images
@@ -243,11 +244,12 @@ OF_TWO = {"clip", "siglip", "owlvit", "owlv2", "metaclip_2", "clipseg", "chinese
 WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip",
                  *families_texts.WITHOUT_CACHE, *families_composites.WITHOUT_CACHE}
 ROWS_FIRST, SINGLE = families_texts.ROWS_FIRST, families_texts.SINGLE
-for more in (images, scenes, sounds):
+LAST_ROWS_FIRST = ROWS_FIRST | axial.LAST_ROWS_FIRST
+for more in (images, scenes, sounds, axial):
     INPUTS |= more.INPUTS
     BUILT_BY |= more.BUILT_BY
     PARTS += more.PARTS
     OF_TWO |= more.OF_TWO
     WITHOUT_CACHE |= more.WITHOUT_CACHE
 FAMILIES = DECODERS + ENCODERS + LLAVAS + families_texts.FAMILIES + families_composites.COMPOSITES + images.ROWS + \
-    scenes.ROWS + sounds.ROWS
+    scenes.ROWS + sounds.ROWS + axial.ROWS
