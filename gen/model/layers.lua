@@ -109,7 +109,9 @@ local function prefixes_of(model, names)
 end
 
 -- The name of a map's weight or bias. PyTorch's MultiheadAttention has these of its joint map beside each other.
-local function name_in(map, what) return map .. (map:find "in_proj$" and "_" or ".") .. what end
+local function name_in(stack, map, what)
+  return map .. (map:find "in_proj$" and not stack.apart and "_" or ".") .. what
+end
 
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
 local function weights_of(layer, cfg)
@@ -117,8 +119,8 @@ local function weights_of(layer, cfg)
   local q, k, v = cfg.h * cfg.dk, cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   local function add(letter, map, count, width, part)
     local biases_at = stack.biases_at and stack.biases_at[letter]
-    local weight, bias = features(layer.at .. name_in(map, "weight"), count, width, part),
-      features(layer.at .. (biases_at or name_in(map, "bias")), count, nil, part)
+    local weight, bias = features(layer.at .. name_in(stack, map, "weight"), count, width, part),
+      features(layer.at .. (biases_at or name_in(stack, map, "bias")), count, nil, part)
     weight.in_out, bias.optional = stack.in_out, true
     local of = stack.biases and stack.biases[letter]
     all["w" .. letter], all["b" .. letter] = weight, has_bias(layer, of, bias.name) and bias or nil
@@ -313,7 +315,7 @@ local function first_of(c, stack)
   return 0
 end
 local function tensor_of(stack, at, i)
-  return ("%s.%s"):format(at:gsub("%%d", tostring(i)), name_in(stack.maps[1], "weight"))
+  return ("%s.%s"):format(at:gsub("%%d", tostring(i)), name_in(stack, stack.maps[1], "weight"))
 end
 
 -- The first of a stack's names that is in the file, and what stands before it there; nil where there is none.
