@@ -84,7 +84,7 @@ local function check(layer, cfg, size, pairs)
     c:fail(layer.angles.size and "window_size" or "image_size",
       "%dx%d patches%s are %d rows, and a kernel has %d%s", size[1], size[2],
       first > 0 and (" and %d rows in front"):format(first) or "", rows, cfg.seq,
-      layer.angles.size and "; --only takes others" or "; --image says another size")
+      layer.angles.size and "; --only takes other layers" or "; --image says another size, --only takes other layers")
   end
   if pairs % 2 ~= 0 then c:fail("num_attention_heads", "a head has %d pairs, which two axes cannot share", pairs) end
 end

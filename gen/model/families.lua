@@ -267,7 +267,7 @@ M.rows = {
 }
 
 for _, name in ipairs { "decoders", "encoders", "texts", "texts_more", "composites", "images", "scenes",
-                      "sounds", "speech", "axial" } do
+                      "sounds", "speech", "axial", "masks" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

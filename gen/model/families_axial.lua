@@ -15,6 +15,8 @@ local function centered(theta, registers)
                    first = s.registers(registers) }
 end
 
+local SAM_3 = "layer_scale_init_value pretrain_image_size"
+
 return {
   { types = { "dinov3_vit" }, stacks = { stack("layer.%d.attention", O_PROJ, centered(100, 0)) },
     harmless = s.AUGMENTED .. "layerscale_value apply_layernorm", defaults = sizes(384, 6, 12) },
@@ -28,5 +30,11 @@ return {
     axes = "yx", theta = 10000, image = 336, patch = 14, first = 1, first_at = "class_pos_emb",
     before = "encoder%.layers%." }) }, defaults = sizes(1664, 16, 48), harmless = "num_key_value_groups=1" },
   { types = { "sam3_vit_model" }, stacks = { stack("layers.%d.attention", O_PROJ, s.sam3) },
-    harmless = "layer_scale_init_value pretrain_image_size", defaults = sizes(1024, 16, 32) },
+    harmless = SAM_3, defaults = sizes(1024, 16, 32) },
+  { types = { "sam3_vision_model" }, harmless = SAM_3 .. " scale_factors", stacks = function(c)
+    local own = c:object "backbone_config"
+    if not own then c:fail("backbone_config", "is missing") end
+    own.defaults = sizes(1024, 16, 32)
+    return { stack("backbone.layers.%d.attention", O_PROJ, s.sam3, { fields = own }) }
+  end },
 }

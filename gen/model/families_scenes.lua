@@ -150,6 +150,9 @@ return {
   end, harmless = shapes.HALVES .. " backbone_config normalize_before sine_position_embedding_scale" },
   { types = { "tvp" }, stacks = { stack(AT_BERT, { "query", "key", "value", "dense" }, SOME_KEYS) },
     beside = { "^layer_norm%." } },
+  { types = { "pp_ocrv5_mobile_rec", "pp_ocrv5_server_rec", "pp_ocrv6_small_rec" }, stacks = { stack(
+    "head.encoder.svtr_block.%d.self_attn", { "qkv", "projection" }, always {}, { layers = "depth" }) },
+    defaults = { hidden_size = 120, num_attention_heads = 8, depth = 2 }, harmless = "head_out_channels" },
   { types = { "superglue" }, stacks = superglue, defaults = { hidden_size = 256, num_attention_heads = 4 },
     harmless = "sinkhorn_iterations" },
   { types = { "florence_vision" }, stacks = davit, defaults = { depths = { 1, 1, 9, 1 }, num_heads = { 4, 8, 16, 32 },

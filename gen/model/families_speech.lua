@@ -9,7 +9,7 @@ local shapes = require "model.family_shapes"
 local stack = family_rows.stack
 local joined, rope = k.joined, k.rope
 local PADDED, CROSS, CAUSAL_ALWAYS = k.PADDED, k.CROSS, k.CAUSAL_ALWAYS
-local O_PROJ, sizes, decoder = shapes.O_PROJ, shapes.sizes, shapes.decoder
+local O_PROJ, OUT_PROJ, sizes, decoder = shapes.O_PROJ, shapes.OUT_PROJ, shapes.sizes, shapes.decoder
 
 local LAYER = "layers.%d.self_attn"
 local LINEAR = { "q_proj.linear", "k_proj.linear", "v_proj.linear", "o_proj.linear" }
@@ -37,7 +37,22 @@ end
 local LLAMA_3 = { factor = 32, rope_theta = 5e5, high_freq_factor = 0.5, low_freq_factor = 0.125,
                   original_max_position_embeddings = 1024, rope_type = "llama3" }
 
+-- Texts and what is written of them; sounds have sums of several scores.
+local function texts_alone()
+  local function of(side, kind, keys)
+    return stack(("text_%s.layers.%%d.%s"):format(side, kind), OUT_PROJ, keys, {
+      layers = side .. "_layers", h = side .. "_attention_heads" })
+  end
+  return { of("encoder", "self_attn", PADDED), of("decoder", "self_attn", CAUSAL_ALWAYS),
+           of("decoder", "cross_attention", joined(CROSS, PADDED)) }
+end
+
 return {
+  { types = { "seamless_m4t", "seamless_m4t_v2" }, stacks = texts_alone,
+    harmless = shapes.HALVES .. " speech_encoder_attention_heads t2u_encoder_attention_heads " ..
+      "position_embeddings_type t2u_decoder_attention_heads left_max_position_embeddings " ..
+      "right_max_position_embeddings rotary_embedding_base t2u_max_position_embeddings " ..
+      "num_conv_pos_embedding_groups num_conv_pos_embeddings" },
   { types = { "moshi" }, parts = of_codes("audio_encoder_config", "audio_encoder.", sizes(4096, 32, 32, {
     sliding_window = 3000 })) },
   { types = { "kyutai_speech_to_text" }, parts = of_codes("codec_config", "codec_model.", sizes(2048, 32, 48, {

@@ -38,7 +38,7 @@ local M = {
   glm_image_text = of({ "attention_bias", true }, false), bigbird_pegasus = of { "use_bias", false },
   glmasr_encoder = { q = true, k = false, v = true, o = true },
   nemotron3_diarization_audio = of(false, true),
-  florence_vision = of({ "qkv_bias", true }, true),
+  pp_ocrv5_mobile_rec = of({ "qkv_bias", true }, true), florence_vision = of({ "qkv_bias", true }, true),
   clap_audio_model = of({ "qkv_bias", true }, true),
   swin2sr = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
   pix2struct_vision_model = of(false), pix2struct_text_model = of(false),

@@ -73,10 +73,14 @@ ROWS += [
         args=OF_KEYS, since=5, of_5=dict(matrices=Q_K_V_O)),
     Row("DAB-DETR", "dab-detr", "encoder.layers.0.self_attn", Q_K_V_OUT, CROSS_KEYS, {
         **OBJECTS, "hidden_size": 64, "d_model": ...}, args=OF_KEYS, since=5, of_5={}),
+    *[Row(name, kind, "head.encoder.svtr_block.0.self_attn", "qkv projection", "", dict(
+        depth=1, head_out_channels=20, hidden_size=32), since=5)
+      for name, kind in [("PP-OCRv5, mobile", "pp_ocrv5_mobile_rec"), ("PP-OCRv5, server", "pp_ocrv5_server_rec"),
+                         ("PP-OCRv6, small", "pp_ocrv6_small_rec")]],
     Row("TVP", "tvp", AT_BERT, "query key value dense", "mask=add mask_dims=bk", dict(
         backbone_config=BACKBONE, num_frames=2, max_img_size=64, visual_prompt_size=8, frame_num=2), args=OF_KEYS),
     *[Row(f"SuperGlue, {kind}", "superglue", f"gnn.layers.{i}.attention", BERT, keys, POINTS, args=dict(
-          mask=f"{mask}[:, 0, 0]"), since=5)
+          mask=f"zeros(batch, seq_kv) if {mask} is None else {mask}[:, 0, 0]"), since=5)
       for i, (kind, keys, mask) in enumerate([("one image", "mask=add mask_dims=bk", "attention_mask"),
                                               ("two images", CROSS_KEYS, "encoder_attention_mask")])],
     *[Row(f"Florence 2, {i}", "florence2", f"vision_tower.blocks.{i}.{i}.spatial_block.window_attn", "qkv proj",
@@ -146,14 +150,22 @@ def shown(torch, config, batch):
                 decoder_input_ids=torch.randint(1, 49, (batch, 7)))
 
 
+def lines(height, width):
+    return lambda torch, config, batch: dict(pixel_values=torch.randn(batch, 3, height, width))
+
+
 # As families.py has them.
-INPUTS = {"conditional_detr": objects, "dab-detr": objects, "tvp": watched, "superglue": pairs, "florence2": shown,
+INPUTS = {"pp_ocrv5_mobile_rec": lines(96, 64), "pp_ocrv5_server_rec": lines(48, 320),
+          "pp_ocrv6_small_rec": lines(48, 320), "conditional_detr": objects, "dab-detr": objects, "tvp": watched,
+          "superglue": pairs, "florence2": shown,
           "maskformer": lambda torch, config, batch: dict(pixel_values=torch.randn(batch, 3, 48, 48)),
           "clap": sounds, "pix2struct_vision_model": flattened, "pix2struct": read,
           "detr": objects, "table-transformer": objects, "bridgetower": bridged, "videoprism_vision_model": frames,
           "videoprism_text_model": images.texts}
 BUILT_BY = {
-    "superglue": "SuperGlueForKeypointMatching",
+    "superglue": "SuperGlueForKeypointMatching", "pp_ocrv5_mobile_rec": "PPOCRV5MobileRecForTextRecognition",
+    "pp_ocrv5_server_rec": "PPOCRV5ServerRecForTextRecognition",
+    "pp_ocrv6_small_rec": "PPOCRV6SmallRecForTextRecognition",
     "pix2struct": "Pix2StructForConditionalGeneration", "pix2struct_vision_model": "Pix2StructVisionModel",
     "align_text_model": "AlignTextModel", "videoprism_text_model": "VideoPrismTextModel"}
 PARTS = ["florence_vision", "maskformer-swin", "clap_text_model",

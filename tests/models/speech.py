@@ -1,5 +1,5 @@
 """Further rows of models that listen and speak, as families.py has them."""
-from architectures import LAYER, Q_K_V_O, ROPE, TINY, TINY_GQA, WINDOW, Row
+from architectures import LAYER, Q_K_V_O, Q_K_V_OUT, ROPE, TINY, TINY_GQA, WINDOW, Row
 
 SECOND = LAYER.replace("0", "1")
 LINEAR = " ".join(f"{of}_proj.linear" for of in "qkvo")
@@ -52,6 +52,20 @@ ROWS = [
       for name, kind in [("NeuCodec", "neucodec"), ("X-codec 2", "xcodec2")]],
 ]
 
+TEXTS = dict(encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=2,
+             encoder_ffn_dim=32, decoder_ffn_dim=32, t2u_encoder_layers=1, t2u_decoder_layers=1,
+             speech_encoder_layers=1, speech_encoder_attention_heads=4, t2u_encoder_attention_heads=4,
+             t2u_decoder_attention_heads=4,
+             speech_encoder_intermediate_size=32, t2u_encoder_ffn_dim=32, t2u_decoder_ffn_dim=32, t2u_vocab_size=50,
+             unit_hifi_gan_vocab_size=20, lang_embed_dim=8, spkr_embed_dim=8, unit_embed_dim=16,
+             upsample_initial_channel=64)
+ROWS += [Row(f"{name}, {part}", kind, f"text_{at}", Q_K_V_OUT, keys, TEXTS, since=5)
+         for name, kind in [("Seamless M4T", "seamless_m4t"), ("Seamless M4T 2", "seamless_m4t_v2")]
+         for part, at, keys in [
+             ("encoder", "encoder.layers.0.self_attn", "kv_len=true"),
+             ("decoder", "decoder.layers.0.self_attn", "causal=true"),
+             ("decoder to encoder", "decoder.layers.0.cross_attention", "attention=cross kv_len=true")]]
+
 
 def heard(torch, config, batch):
     """Sounds and texts. The encoder makes NaN of padding in double precision."""
@@ -79,4 +93,5 @@ INPUTS = {"kyutai_speech_to_text": codes, "Voxtral Realtime, text": told, "canar
           "xcodec2": coded}
 BUILT_BY, OF_TWO, LAST_ROWS_FIRST = {}, set(), set()
 PARTS = ["voxtral_realtime_text"]
-WITHOUT_CACHE = {"pocket_tts_audio_tokenizer", "voxtral_realtime_encoder", "canary", "cohere_asr", "voxtral_realtime"}
+WITHOUT_CACHE = {"pocket_tts_audio_tokenizer", "voxtral_realtime_encoder", "canary", "cohere_asr", "voxtral_realtime",
+                 "seamless_m4t", "seamless_m4t_v2"}

@@ -167,7 +167,8 @@ class Observed:
     def values(self, expressions, **names):
         """What expressions of the module's parts, of the arguments of its call and of the names are."""
         def value(text, call):
-            return eval(text, {"log": math.log, "inf": math.inf}, Fields(self.module, **call, **names)).detach()
+            known = {"log": math.log, "inf": math.inf, "zeros": torch.zeros}
+            return eval(text, known, Fields(self.module, **call, **names)).detach()
 
         axes = {"rope_cos": 0, "rope_sin": 0, "v": 1}  # of the rows of all calls
         return {name: torch.cat([value(text, call) for call in self.calls], axes[name]) if name in axes
