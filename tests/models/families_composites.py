@@ -103,7 +103,7 @@ COMPOSITES = [
 ]
 PARTS = ["aria_text", "ernie4_5_vl_moe_text", "glm4v_text", "glm_ocr_text", "glm4v_moe_text", "glm_image_text",
          "paddleocr_vl_text", "qwen3_vl_moe_text", "emu3_text_model", "granite_docling_text", "cosmos3_edge_text",
-         "kosmos_2_5_text_model", "mllama"]
+         "kosmos_2_5_text_model", "mllama", "granite4_vision_text"]
 
 
 def with_places(frames=()):

@@ -92,6 +92,6 @@ INPUTS = {"kyutai_speech_to_text": codes, "Voxtral Realtime, text": told, "canar
           "neucodec": coded,
           "xcodec2": coded}
 BUILT_BY, OF_TWO, LAST_ROWS_FIRST = {}, set(), set()
-PARTS = ["voxtral_realtime_text"]
+PARTS = ["voxtral_realtime_text", "canary_decoder"]
 WITHOUT_CACHE = {"pocket_tts_audio_tokenizer", "voxtral_realtime_encoder", "canary", "cohere_asr", "voxtral_realtime",
                  "seamless_m4t", "seamless_m4t_v2"}
