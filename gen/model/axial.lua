@@ -1,5 +1,5 @@
 -- Angles of rope for the patches of an image, whose places have two dimensions: tables of cosines and sines that are
--- made when weights are packed. `angles`, a key of attention in gen/model/family_*_keys.lua, says how:
+-- made when weights are packed. `angles`, a key of attention that gen/model/family_image_keys.lua makes, says how:
 --
 --   axes        of the pairs: "yx" has the lines in the first half of the pairs and the columns in the second, "xy" the
 --               other way round; "alternate" is "yx" where a line has each other frequency, and a column those between

@@ -78,7 +78,7 @@ ROWS += [
       for name, kind in [("PP-OCRv5, mobile", "pp_ocrv5_mobile_rec"), ("PP-OCRv5, server", "pp_ocrv5_server_rec"),
                          ("PP-OCRv6, small", "pp_ocrv6_small_rec")]],
     Row("TVP", "tvp", AT_BERT, "query key value dense", "mask=add mask_dims=bk", dict(
-        backbone_config=BACKBONE, num_frames=2, max_img_size=64, visual_prompt_size=8, frame_num=2), args=OF_KEYS),
+        backbone_config=BACKBONE, num_frames=2, max_img_size=64, visual_prompt_size=8), args=OF_KEYS, since=5),
     *[Row(f"SuperGlue, {kind}", "superglue", f"gnn.layers.{i}.attention", BERT, keys, POINTS, args=dict(
           mask=f"zeros(batch, seq_kv) if {mask} is None else {mask}[:, 0, 0]"), since=5)
       for i, (kind, keys, mask) in enumerate([("one image", "mask=add mask_dims=bk", "attention_mask"),
