@@ -23,6 +23,7 @@ local takes = require "command.takes"
 local unread = require "model.unread"
 local weights = require "command.weights"
 local whole = require "command.whole"
+local whole_inputs = require "command.whole_inputs"
 
 local must = errors.must
 
@@ -77,6 +78,15 @@ end
 
 -- ---- the command ----
 
+-- Refuses --image where nothing depends on the size of images.
+local function refuse_image(model, all)
+  if not model.image then return end
+  for _, layer in ipairs(all) do
+    if layer.angles and layer.angles.image then return end
+  end
+  error({ message = "--image is made with --whole, or of layers whose angles are those of places in an image" }, 0)
+end
+
 -- The layers whose names have the text, with their configs.
 local function layers_of(model, args, given)
   local found, left = model:layers(given)
@@ -86,6 +96,7 @@ local function layers_of(model, args, given)
     if not args.only or args.whole or layer.name:find(args.only, 1, true) then all[#all + 1] = layer end
   end
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
+  refuse_image(model, all)
   if args.onnxruntime then onnxruntime.add_keys(model, all, given)
   elseif model.graph then fixed.add(model.graph, all, given) end
   local function reconfigured(layer) return config_of(layer, args.config, given) end
@@ -298,7 +309,7 @@ local function run(args)
   args.embed = args.embed or args.onnxruntime
   local model = weights.open_model(args.path)
   if args.single and not args.whole then error({ message = "--single is made with --whole, or by mhagen gen" }, 0) end
-  if args.image and not args.whole then error({ message = "--image is made with --whole" }, 0) end
+  if args.image and not args.whole then model.image = whole_inputs.size(args.image) end
   if args.layers and args.whole then
     error({ message = "--layers and --whole: a whole model has whole layers; give one of them" }, 0)
   end
@@ -350,7 +361,7 @@ local function add_options(cmd)
   cmd:flag("--layers", "of an ONNX file: kernels of whole layers, with norms, residual and feed-forward")
   cmd:flag("--whole", "write the whole model, from ids or pixels on, and one file of weights, NAME.packed")
   cmd:flag("--single", "with --whole: write all its C as one NAME.c and one NAME.h")
-  cmd:option("--image", "with --whole: height and width of images, as 224 or 224x280; default: the model's")
+  cmd:option("--image", "height and width of images, where these matter, as 224x280; default: the model's")
     :argname("<SIZE>")
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)

@@ -7,7 +7,7 @@
 --     layers   the field that counts them, or their number; without one there is one layer
 --     h, h_kv, d_model, dk   fields of the sizes where they are not those below, or the sizes
 --     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o. in_proj is called as
---              PyTorch's MultiheadAttention calls it
+--              PyTorch's MultiheadAttention calls it; with apart, as a module of its own
 --     heads    the joint map has a block for each head of keys, with its queries, then the key, then the value
 --     blocks, order   the joint map has so many such blocks, and in each q, k and v in this order
 --     factor   of (config) to a factor of the values, which goes into the map of o
@@ -123,7 +123,7 @@ M.rows = {
   { types = { "swinv2" }, stacks = swinv2, harmless = "path_norm pretrained_window_sizes",
     beside = { "^self%.continuous_position_bias_mlp%.", "^self%.relative_coords_table$",
                "^self%.relative_position_index$" } },
-  { types = { "swin", "donut-swin" }, stacks = swin, harmless = "path_norm",
+  { types = { "swin", "donut-swin", "maskformer-swin" }, stacks = swin, harmless = "path_norm",
     beside = { "^self%.relative_position_bias_table$", "^self%.relative_position_index$" } },
   { types = { "clip_text_model" }, stacks = tower(CAUSAL_ALWAYS), defaults = sizes(512, 8, 12) },
   { types = { "clip_vision_model", "siglip_vision_model", "siglip_text_model" }, stacks = tower(always {}),
@@ -267,7 +267,7 @@ M.rows = {
 }
 
 for _, name in ipairs { "decoders", "encoders", "texts", "texts_more", "composites", "images", "scenes",
-                      "sounds" } do
+                      "sounds", "speech", "axial", "masks" } do
   local more = require("model.families_" .. name)
   table.move(more, 1, #more, #M.rows + 1, M.rows)
 end

@@ -74,6 +74,8 @@ return {
     defaults = sizes(4096, 32, 32, { num_key_value_heads = 8 }) },
   { types = { "granite_docling_text" }, stacks = decoder(O_PROJ, joined(rope "half", k.granite)),
     defaults = sizes(1024, 16, 28, { num_key_value_heads = 4, attention_multiplier = 0.015625 }), harmless = GRANITE },
+  { types = { "granite4_vision_text" }, stacks = decoder(O_PROJ, joined(rope "half", k.granite)), harmless = GRANITE,
+    defaults = sizes(4096, 32, 32) },
   { types = { "cosmos3_edge_text" }, stacks = decoder({ "to_q", "to_k", "to_v", "to_out" }, rope("half", {
     theta = 1e8 })), harmless = SECTIONS,
     defaults = sizes(2048, 16, 28, { num_key_value_heads = 8, head_dim = 128 }) },
@@ -90,6 +92,7 @@ return {
   { types = { "glm4v_moe" }, parts = both("glm4v_moe_text", tower("glm4v_moe_vision", QWEN)) },
   { types = { "glm_ocr" }, parts = both("glm_ocr_text", tower("glm_ocr_vision", QWEN)) },
   { types = { "glm_image" }, parts = both("glm_image_text", tower("glm_image_vision", QWEN)) },
+  { types = { "granite4_vision" }, parts = both("granite4_vision_text", tower "clip_vision_model") },
   { types = { "got_ocr2" }, parts = both("qwen2", tower "got_ocr2_vision") },
   { types = { "internvl" }, parts = both("qwen2", tower "internvl_vision") },
   { types = { "qianfan_ocr" }, parts = {

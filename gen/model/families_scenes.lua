@@ -13,6 +13,7 @@ local BERT, OUT_PROJ, O_PROJ, sizes = shapes.BERT, shapes.OUT_PROJ, shapes.O_PRO
 
 local AT_BERT = "encoder.layer.%d.attention"
 local MAPS = { "query", "key", "value", "output" }
+local DETR = "position_embedding_type=sine mask_loss_coefficient backbone_config"
 local OWN_NORM = { "^output%.LayerNorm%." }
 
 -- Stages of blocks in windows, which those of every other block are shifted by, where there is more than one.
@@ -61,6 +62,41 @@ local function detr()
            of("decoder", "encoder_attn", SOME_KEYS) }
 end
 
+-- The encoder alone: in decoders, queries and keys are sums of rows and places, each by a map of its own.
+local function encoder_of_detr() return { detr()[1] } end
+
+-- Layers whose points see each other, and those of another image.
+local function superglue(c)
+  local kinds, stacks = c:list "gnn_layers_types" or {}, {}
+  local count = #kinds > 0 and #kinds or 18
+  for i = 0, count - 1 do
+    local kind = kinds[i + 1] or i % 2 == 0 and "self" or "cross"
+    if kind ~= "self" and kind ~= "cross" then c:fail("gnn_layers_types", "element %d is not known", i + 1) end
+    stacks[i + 1] = stack(("gnn.layers.%d.attention"):format(i), BERT,
+      kind == "self" and SOME_KEYS or joined(CROSS, SOME_KEYS), { layers = false })
+  end
+  return stacks
+end
+
+-- Windows of images; layers between these see channels instead of rows.
+local function davit(c)
+  local depths, heads, widths, stacks = c:counts "depths", c:counts "num_heads", c:counts("embed_dim", 1 << 14), {}
+  if #heads ~= #depths or #widths ~= #depths then c:fail("depths", "has %d numbers", #depths) end
+  for i, depth in ipairs(depths) do
+    stacks[i] = stack(("blocks.%d.%%d.spatial_block.window_attn"):format(i - 1), { "qkv", "proj" }, always {}, {
+      layers = depth, h = heads[i], d_model = widths[i] })
+  end
+  return stacks
+end
+
+-- The decoder of DETR, which sees the whole image, by the names of MaskFormer.
+local MASKS = { stacks = function()
+  local all = detr()
+  all[3].keys = CROSS
+  return { all[2], all[3] }
+end, defaults = { decoder_layers = 6, decoder_attention_heads = 8, d_model = 256 },
+  harmless = shapes.HALVES .. " " .. DETR }
+
 -- Layers of both kinds of rows, which see each other, by the config of the text.
 local function of_both(kind)
   local at = ("cross_modal_%s_layers.%%d."):format(kind)
@@ -104,7 +140,31 @@ return {
     harmless = "apply_l2norm",
     stacks = { stack("layers.%d.attention", O_PROJ, joined(SOME, k.softcapped)) } },
   { types = { "detr", "table-transformer" }, stacks = detr, harmless = shapes.HALVES ..
-    " position_embedding_type=sine mask_loss_coefficient backbone_config" },
+    " " .. DETR },
+  { types = { "conditional_detr" }, stacks = encoder_of_detr, harmless = shapes.HALVES ..
+    " " .. DETR },
+  { types = { "dab-detr" }, stacks = function()
+    local of = detr()[1]
+    of.d_model = "hidden_size"
+    return { of }
+  end, harmless = shapes.HALVES .. " backbone_config normalize_before sine_position_embedding_scale" },
+  { types = { "tvp" }, stacks = { stack(AT_BERT, { "query", "key", "value", "dense" }, SOME_KEYS) },
+    beside = { "^layer_norm%." } },
+  { types = { "pp_ocrv5_mobile_rec", "pp_ocrv5_server_rec", "pp_ocrv6_small_rec" }, stacks = { stack(
+    "head.encoder.svtr_block.%d.self_attn", { "qkv", "projection" }, always {}, { layers = "depth" }) },
+    defaults = { hidden_size = 120, num_attention_heads = 8, depth = 2 }, harmless = "head_out_channels" },
+  { types = { "superglue" }, stacks = superglue, defaults = { hidden_size = 256, num_attention_heads = 4 },
+    harmless = "sinkhorn_iterations" },
+  { types = { "florence_vision" }, stacks = davit, defaults = { depths = { 1, 1, 9, 1 }, num_heads = { 4, 8, 16, 32 },
+    embed_dim = { 128, 256, 512, 1024 } }, harmless = "patch_prenorm window_size num_groups" },
+  { types = { "florence2" }, parts = {
+    { within = { "text_config" }, of = "bart", before = { "language_model.model.", "language_model." } },
+    { within = { "vision_config" }, of = "florence_vision", before = "vision_tower." } } },
+  { types = { "maskformer" }, parts = {
+    { within = { "backbone_config" }, of = "swin", optional = true,
+      before = { "pixel_level_module.encoder.model.", "pixel_level_module.encoder." } },
+    { within = { "decoder_config" }, row = MASKS, before = "transformer_module." } },
+    harmless = "mask_feature_size mask_weight num_attention_heads" },
   { types = { "bridgetower_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, beside = OWN_NORM,
     defaults = sizes(768, 12, 12) },
   { types = { "bridgetower_vision_model" }, defaults = { hidden_size = 768, num_hidden_layers = 12 },

@@ -15,10 +15,6 @@ local OUT_PROJ, O_PROJ, GAINS, sizes, decoder = shapes.OUT_PROJ, shapes.O_PROJ, 
 local LAYER = "layers.%d.self_attn"
 local HALVED = rope("half", { part = 0.5 })
 
--- Encoders like Whisper's, by the names of fields that their configs have or had.
-local OLDER = { hidden_size = "d_model", num_hidden_layers = "encoder_layers",
-                num_attention_heads = "encoder_attention_heads" }
-
 -- Of sounds and a text, whose types are these where the config does not say them.
 local function of_sound_and_text(sound, text)
   return {
@@ -51,11 +47,11 @@ return {
     layers = "encoder_layers", h = "encoder_attention_heads", d_model = "d_model" }) },
     older = { encoder_layers = "num_hidden_layers", encoder_attention_heads = "num_attention_heads" },
     defaults = { encoder_layers = 32, encoder_attention_heads = 20, d_model = 1280 }, harmless = "scale_embedding" },
-  { types = { "voxtral_encoder" }, stacks = { stack(LAYER, OUT_PROJ, always {}) }, older = OLDER,
+  { types = { "voxtral_encoder" }, stacks = { stack(LAYER, OUT_PROJ, always {}) }, older = s.WHISPER,
     defaults = sizes(1280, 20, 32), harmless = "scale_embedding" },
-  { types = { "audioflamingo3_encoder" }, stacks = { stack(LAYER, OUT_PROJ, PADDED) }, older = OLDER,
+  { types = { "audioflamingo3_encoder" }, stacks = { stack(LAYER, OUT_PROJ, PADDED) }, older = s.WHISPER,
     defaults = sizes(1280, 20, 32), harmless = "scale_embedding" },
-  { types = { "moss_transcribe_diarize_audio" }, stacks = { stack(LAYER, OUT_PROJ, always {}) }, older = OLDER,
+  { types = { "moss_transcribe_diarize_audio" }, stacks = { stack(LAYER, OUT_PROJ, always {}) }, older = s.WHISPER,
     defaults = sizes(1024, 16, 24), harmless = "scale_embedding" },
   { types = { "omniasr_audio" }, stacks = { stack("layers.%d.attention", OUT_PROJ, PADDED) },
     defaults = sizes(1024, 16, 24), harmless = "num_conv_pos_embeddings num_conv_pos_embedding_groups" },

@@ -88,6 +88,32 @@ local function t5gemma(c)
   return stacks
 end
 
+-- Bytes see a window of bytes, patches of them see all patches, and bytes and patches each other; the norms ahead of
+-- these are the caller's. What finds the patches is a decoder, too.
+local function blt(c)
+  local most, stacks = c:int("local_attention_window_len", false), {}
+  local window = always { window_left = most and most - 1 or nil }
+  local turned = joined(CAUSAL_ALWAYS, rope("interleaved", { theta = 5e5 }))
+  local function add(within, at, keys, layers)
+    local own = c:object(within)
+    if not own then c:fail(within, "is missing") end
+    local made = stack(at, O_PROJ, keys, { layers = layers and layers(own) })
+    made.fields = own
+    stacks[#stacks + 1] = made
+  end
+  local function crossing(all)
+    return function(own) return own:flag("cross_attn_all_layers", all) and own:int "num_hidden_layers" end
+  end
+  local asks = joined(CROSS, always { mask = "add", mask_dims = "bqk" })
+  add("encoder_config", "local_encoder.layers.%d.self_attn", joined(turned, window))
+  add("encoder_config", "local_encoder.cross_attn_layers.%d", asks, crossing(false))
+  add("global_config", "global_transformer.layers.%d.self_attn", turned)
+  add("decoder_config", "local_decoder.layers.%d.self_attn", joined(turned, window))
+  add("decoder_config", "local_decoder.cross_attn_layers.%d", asks, crossing(true))
+  add("patcher_config", "patcher.layers.%d.self_attn", joined(turned, k.windows))
+  return stacks
+end
+
 local T5 = "num_attention_heads relative_attention_num_buckets relative_attention_max_distance scale_decoder_outputs"
 local T5_BIAS = { "^relative_attention_bias%.weight$" }
 local GEMMA = { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096 }
@@ -154,4 +180,9 @@ return {
       dk = 2 * c:int "hidden_size" // c:int "num_attention_heads" }) }
   end, harmless = "attention_hidden_size attention_head_dim n_mamba_heads mamba_headdim kv_channels " ..
       "num_query_groups hybrid_layer_ids rope_theta use_conv_bias attn_layer_period attn_layer_offset" },
+  { types = { "cpmant" }, stacks = { stack("encoder.layers.%d.self_att.self_attention",
+    { "project_q", "project_k", "project_v", "attention_out" }, t.cpmant, { dk = "dim_head" }) },
+    harmless = "position_bias_num_buckets position_bias_max_distance" },
+  { types = { "blt" }, stacks = blt, beside = { "^[qk]_norm%.weight$" },
+    harmless = "cross_attn_k encoder_config.sliding_window rope_parameters" },
 }

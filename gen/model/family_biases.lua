@@ -38,10 +38,16 @@ local M = {
   glm_image_text = of({ "attention_bias", true }, false), bigbird_pegasus = of { "use_bias", false },
   glmasr_encoder = { q = true, k = false, v = true, o = true },
   nemotron3_diarization_audio = of(false, true),
+  pp_ocrv5_mobile_rec = of({ "qkv_bias", true }, true), florence_vision = of({ "qkv_bias", true }, true),
   clap_audio_model = of({ "qkv_bias", true }, true),
   swin2sr = { q = { "qkv_bias", true }, k = false, v = { "qkv_bias", true }, o = true },
   pix2struct_vision_model = of(false), pix2struct_text_model = of(false),
   videoprism_vision_model = of({ "qkv_bias", true }, true), videoprism_text_model = of({ "qkv_bias", true }, true),
+  dinov3_vit = { q = { "query_bias", true }, k = { "key_bias", false }, v = { "value_bias", true },
+                 o = { "proj_bias", true } },
+  sapiens2 = { q = { "query_bias", true }, k = { "key_bias", true }, v = { "value_bias", true },
+               o = { "proj_bias", true } },
+  pixtral = of(false),
   whisper = { q = true, k = false, v = true, o = true },
 }
 
@@ -59,16 +65,20 @@ for name in ("glm4_moe helium solar_open"):gmatch "%S+" do M[name] = of({ "atten
 
 for name in ("nomic_bert t5 gptj mpt mistral mixtral ministral3 phi3 exaone4 kolibri1 ministral cwm minimax_m2 lfm2 " ..
              "lfm2_moe jamba mt5 minimax nemotron_h pegasus_x longt5 udop " ..
-             "zamba zamba2 mllama_text_model phi4_multimodal"):gmatch "%S+" do
+             "zamba zamba2 mllama_text_model phi4_multimodal voxtral_realtime_text gradium_phonon_tts " ..
+             "blt cpmant"):gmatch "%S+" do
   M[name] = of(false)
 end
 
 for name in ("lasr_encoder pe_audio_encoder moonshine_streaming_encoder mimi pocket_tts " ..
-             "csm_depth_decoder_model"):gmatch "%S+" do
+             "csm_depth_decoder_model higgs_audio_v2 pocket_tts_audio_tokenizer neucodec " ..
+             "granite4_vision_text"):gmatch "%S+" do
   M[name] = of { "attention_bias", false }
 end
 
-for name in ("qwen2_audio_encoder voxtral_encoder audioflamingo3_encoder " ..
+M.canary_decoder = of { "attention_bias", true }
+
+for name in ("qwen2_audio_encoder voxtral_realtime_encoder voxtral_encoder audioflamingo3_encoder " ..
              "moss_transcribe_diarize_audio"):gmatch "%S+" do
   M[name] = M.whisper
 end

@@ -70,7 +70,7 @@ local function add_part(rows, part, c, whole)
   if not row then own:fail("model_type", "is not known; known are %s", known) end
   for _, of in ipairs(stacks_of(row, own)) do
     local made = M.stack(nil, of.maps, of.keys, of)
-    made.fields, made.at = own, {}
+    made.fields, made.at = of.fields or own, {}
     for _, text in ipairs(M.list(part.before or "")) do
       for _, at in ipairs(M.list(of.at)) do table.insert(made.at, text .. at) end
     end

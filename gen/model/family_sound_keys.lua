@@ -27,6 +27,32 @@ function M.sliding(c, i)
   return { window_left = left - 1, window_right = math.max(0, right - 1) }
 end
 
+-- Biases would be apart from their map.
+function M.unbiased(c)
+  c:only("attention_bias", false)
+  return {}
+end
+
+-- A model sees all keys, but its cache keeps the last of them.
+function M.kept(c)
+  return { limit = { c:int "sliding_window", "sliding_window", "a cache keeps so many rows" } }
+end
+
+-- Angles grow with the number of the head, not with the place, so that queries and keys of a head are turned alike, and
+-- their scores stay.
+function M.by_heads(c)
+  local rope = c:object "rope_parameters"
+  if rope then
+    rope:only("rope_type", "default")
+    rope:positive("rope_theta", 10000)
+  end
+  return {}
+end
+
+-- Names that fields of encoders like Whisper's had before.
+M.WHISPER = { hidden_size = "d_model", num_hidden_layers = "encoder_layers",
+              num_attention_heads = "encoder_attention_heads" }
+
 -- Queries that are drawn see all keys, and others have a mean, unless the config says otherwise.
 function M.informer(stacks)
   for _, of in ipairs(stacks) do

@@ -236,4 +236,7 @@ end
 
 function M.codegen(c, _, sizes) return { rope = "interleaved", rope_dims = c:int("rotary_dim", sizes.dk) } end
 
+-- A bias of places and which rows see each other; both are the caller's.
+M.cpmant = always { mask = "add", mask_dims = "bhqk" }
+
 return M

@@ -1,5 +1,6 @@
 -- The attention layers of a model: for each a list of key=value, and the parts of tensors that make its weights.
 
+local axial = require "model.axial"
 local family_rows = require "model.family_rows"
 local matrices = require "graph.matrices"
 local parts = require "model.parts"
@@ -49,16 +50,16 @@ function M.key_list(keys)
   return list
 end
 
--- The keys of a layer as words; what divides its angles, the factor of its tables of rope, its limit, each or nil.
--- around: keys of what is around its attention; rope_at: the key, if it is given.
+-- The keys of a layer as words; and what else its row says: what divides its angles, the rope_factor of its tables, its
+-- limit, the angles of patches, each or nil. around: keys of what is around its attention; rope_at: the key, if given.
 local function keys_of(c, stack, i, around, rope_at)
   local keys = family_rows.sizes(c, stack)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
   for key, value in pairs(around) do keys[key] = value end
-  local divide, factor = take_scaling(keys, rope_at)
-  local limit = keys.limit
-  keys.limit = nil
-  return M.key_list(keys), divide, factor, limit
+  local own = { limit = keys.limit, angles = rope_at ~= "run" and keys.angles or nil }
+  own.divide, own.rope_factor = take_scaling(keys, rope_at)
+  keys.limit, keys.angles = nil, nil
+  return M.key_list(keys), own
 end
 
 -- Refuses longer texts than a layer has the keys of.
@@ -109,7 +110,9 @@ local function prefixes_of(model, names)
 end
 
 -- The name of a map's weight or bias. PyTorch's MultiheadAttention has these of its joint map beside each other.
-local function name_in(map, what) return map .. (map:find "in_proj$" and "_" or ".") .. what end
+local function name_in(stack, map, what)
+  return map .. (map:find "in_proj$" and not stack.apart and "_" or ".") .. what
+end
 
 -- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
 local function weights_of(layer, cfg)
@@ -117,8 +120,8 @@ local function weights_of(layer, cfg)
   local q, k, v = cfg.h * cfg.dk, cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   local function add(letter, map, count, width, part)
     local biases_at = stack.biases_at and stack.biases_at[letter]
-    local weight, bias = features(layer.at .. name_in(map, "weight"), count, width, part),
-      features(layer.at .. (biases_at or name_in(map, "bias")), count, nil, part)
+    local weight, bias = features(layer.at .. name_in(stack, map, "weight"), count, width, part),
+      features(layer.at .. (biases_at or name_in(stack, map, "bias")), count, nil, part)
     weight.in_out, bias.optional = stack.in_out, true
     local of = stack.biases and stack.biases[letter]
     all["w" .. letter], all["b" .. letter] = weight, has_bias(layer, of, bias.name) and bias or nil
@@ -148,6 +151,7 @@ local function weights_of(layer, cfg)
     end
   end
   if layer.whole then parts.add_around(layer, layer.whole, sizes, all) end
+  if layer.angles then axial.add(layer, cfg, all) end
   for matrix in pairs(all) do -- what another key has switched off
     if sizes[matrix][1] * sizes[matrix][2] == 0 then all[matrix] = nil end
   end
@@ -312,7 +316,7 @@ local function first_of(c, stack)
   return 0
 end
 local function tensor_of(stack, at, i)
-  return ("%s.%s"):format(at:gsub("%%d", tostring(i)), name_in(stack.maps[1], "weight"))
+  return ("%s.%s"):format(at:gsub("%%d", tostring(i)), name_in(stack, stack.maps[1], "weight"))
 end
 
 -- The first of a stack's names that is in the file, and what stands before it there; nil where there is none.
@@ -334,13 +338,14 @@ local function add_stack(model, stack, prefixes, twice, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   local function add(i)
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide, factor, limit = keys_of(c, stack, i, whole and whole.keys(c, i) or {}, model.rope_at)
+    local keys, own = keys_of(c, stack, i, whole and whole.keys(c, i) or {}, model.rope_at)
     local around = whole and name:gsub("%." .. whole.module:gsub("%.", "%%.") .. "$", "")
     all[#all + 1] = { name = around or name, at = prefix .. name .. ".", around = around and prefix .. around .. ".",
                       stack = stack, in_out = stack.in_out, keys = keys, own = whole and whole.own,
-                      divide = divide, rope_factor = factor, frequencies = frequencies, features = weights_of,
-                      fields = c, without = {}, whole = whole, prefix = prefix,
-                      check = function(places) check_limit(c, limit, places) end }
+                      divide = own.divide, rope_factor = own.rope_factor, frequencies = frequencies,
+                      features = weights_of, fields = c, without = {}, whole = whole, prefix = prefix,
+                      angles = own.angles, image = model.image,
+                      check = function(places) check_limit(c, own.limit, places) end }
   end
   for i = 0, count_of(c, stack) - 1 do
     if has(c, stack, i) then add(i) end

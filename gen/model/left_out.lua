@@ -6,7 +6,8 @@
 local M = {}
 
 -- How modules call what makes queries, keys, or queries, keys and values at once. Names of norms have no such end.
-local ENDS = { "q%.weight", "q_proj%.weight", "k_proj%.weight", "q_lin%.weight", "query%.weight",
+local ENDS = { "q%.weight", "q_proj%.weight", "k_proj%.weight", "q_proj%.linear%.weight", "q_lin%.weight",
+               "query%.weight", "q_content_proj%.weight", "[a-z_]*query_content_proj%.weight",
                "query_proj%.weight", "to_q%.weight",
                "wq%.weight", "qkv%.weight", "qkv_proj%.weight", "Wqkv%.weight", "in_proj_weight",
                "query_key_value%.weight", "c_attn%.weight" }

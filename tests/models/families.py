@@ -1,11 +1,14 @@
 """More rows as architectures.py has them: types of transformers whose attention is that of another type, or nearly.
 
 tests/models/test_import.py compares each with transformers, as it does those of architectures.py."""
+import axial
 import families_composites
 import families_texts
 import images
+import masks
 import scenes
 import sounds
+import speech
 from architectures import (GAINS, LAYER, Q_K_V_O, Q_K_V_OUT, RMS, ROPE, TINY, TINY_BART, TINY_GQA, TINY_IMAGE, TINY_MOE,
                            TINY_SWIN, TINY_T5, TINY_TOWER, WINDOW, Row, like, of_parts)
 
@@ -243,11 +246,12 @@ OF_TWO = {"clip", "siglip", "owlvit", "owlv2", "metaclip_2", "clipseg", "chinese
 WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "switch_transformers", "bamba", "blip",
                  *families_texts.WITHOUT_CACHE, *families_composites.WITHOUT_CACHE}
 ROWS_FIRST, SINGLE = families_texts.ROWS_FIRST, families_texts.SINGLE
-for more in (images, scenes, sounds):
+LAST_ROWS_FIRST = ROWS_FIRST | axial.LAST_ROWS_FIRST
+for more in (images, scenes, sounds, axial, speech, masks):
     INPUTS |= more.INPUTS
     BUILT_BY |= more.BUILT_BY
     PARTS += more.PARTS
     OF_TWO |= more.OF_TWO
     WITHOUT_CACHE |= more.WITHOUT_CACHE
 FAMILIES = DECODERS + ENCODERS + LLAVAS + families_texts.FAMILIES + families_composites.COMPOSITES + images.ROWS + \
-    scenes.ROWS + sounds.ROWS
+    scenes.ROWS + sounds.ROWS + axial.ROWS + speech.ROWS + masks.ROWS

@@ -50,6 +50,9 @@ COMPOSITES = [
     composite("GLM 4 V, experts", "glm4v_moe", ROPE + PART, text=dict(FEW_SECTIONS, partial_rotary_factor=0.5,
                                                                       head_dim=..., **EXPERTS)),
     composite("GLM image", "glm_image", text=SECTIONS),
+    composite("Granite 4 Vision", "granite4_vision", f"{ROPE} {GRANITE}", text=dict(attention_multiplier=0.4),
+              tower=dict(TINY_TOWER, hidden_size=64), towers=["vision_config"], downsample_rate="1/2",
+              deepstack_layer_map=[[0, 0]], spatial_target_layers=[0]),
     composite("GOT OCR 2", "got_ocr2"), composite("InternVL", "internvl"),
     composite("Qianfan OCR", "qianfan_ocr", f"{ROPE} {RMS}", weights=GAINS),
     composite("Ovis 2", "ovis2"), composite("PaddleOCR VL", "paddleocr_vl", text=dict(SECTIONS, use_bias=True)),
@@ -100,7 +103,7 @@ COMPOSITES = [
 ]
 PARTS = ["aria_text", "ernie4_5_vl_moe_text", "glm4v_text", "glm_ocr_text", "glm4v_moe_text", "glm_image_text",
          "paddleocr_vl_text", "qwen3_vl_moe_text", "emu3_text_model", "granite_docling_text", "cosmos3_edge_text",
-         "kosmos_2_5_text_model", "mllama"]
+         "kosmos_2_5_text_model", "mllama", "granite4_vision_text"]
 
 
 def with_places(frames=()):
@@ -125,4 +128,4 @@ INPUTS = {"blip-2": with_places(), "instructblip": with_places(), "instructblipv
           "mllama_text_model": seen_image}
 BUILT_BY = {"blip-2": "Blip2ForConditionalGeneration", "instructblip": "InstructBlipForConditionalGeneration",
             "instructblipvideo": "InstructBlipVideoForConditionalGeneration", "mllama_text_model": "MllamaTextModel"}
-WITHOUT_CACHE = {"blip-2", "instructblip", "instructblipvideo", "mllama_text_model"}
+WITHOUT_CACHE = {"granite4_vision", "blip-2", "instructblip", "instructblipvideo", "mllama_text_model"}

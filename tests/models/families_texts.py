@@ -181,6 +181,26 @@ SEQ2SEQ = [
           use_mem_rope=True, rope_theta=500.0))]],
 ]
 
+BYTES = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, vocab_size=50,
+             hidden_size_global=64)
+BLT = dict(local_attention_window_len=4, encoder_hash_byte_group_size=[2], encoder_hash_byte_group_vocab=20,
+           vocab_size=50, patcher_config={**BYTES, "hidden_size_global": ...}, encoder_config=BYTES,
+           decoder_config={**BYTES, "num_hidden_layers": 2},
+           global_config={**BYTES, "hidden_size": 64, "num_attention_heads": 4, "hidden_size_global": ...})
+ASKED = ("attention=cross mask=add mask_dims=bqk", dict(mask="attention_mask[:, 0]"))
+DECODERS += [
+    *[Row(f"BLT, {name}", "blt", at, Q_K_V_O, keys, BLT, args=args, since=5)
+      for name, at, keys, args in [
+          ("bytes", "local_encoder.layers.0.self_attn", f"{INTERLEAVED} window_left=3", {}),
+          ("pieces", "global_transformer.layers.0.self_attn", INTERLEAVED, {}),
+          ("bytes to write", "local_decoder.layers.1.self_attn", f"{INTERLEAVED} window_left=3", {}),
+          ("pieces to bytes", "local_encoder.cross_attn_layers.0", *ASKED),
+          ("bytes to pieces", "local_decoder.cross_attn_layers.1", *ASKED)]],
+    Row("CPM-Ant", "cpmant", "encoder.layers.0.self_att.self_attention",
+        "project_q project_k project_v attention_out", "dk={dim_head} mask=add mask_dims=bhqk", dict(
+            dim_head=8, dim_ff=16, prompt_length=4), args=dict(
+                mask="position_bias.masked_fill(~attention_mask.view(batch, 1, seq, seq_kv).bool(), -inf)"), since=5),
+]
 FAMILIES = DECODERS + ENCODERS + SEQ2SEQ
 PARTS = ["t5_gemma_module", "t5gemma2_text"]
 
@@ -221,14 +241,22 @@ def padded(torch, config, batch):
                 decoder_input_ids=torch.randint(1, config.vocab_size, (batch, 7)))
 
 
+def pieces(torch, config, batch):
+    """Bytes, in pieces of which each has two."""
+    return dict(input_ids=torch.randint(1, 50, (batch, 16)), use_cache=False,
+                patch_lengths=torch.tensor([[1] + 8 * [2]]).expand(batch, -1))
+
+
 # Inputs, classes and types as families.py has them.
 INPUTS = {
+    "blt": pieces, "cpmant": lambda torch, config, batch: dict(input_ids=torch.tensor([5 * [0] + [3, 4, 5, 6], [
+        *range(9, 0, -1)]])),
     "decision_transformer": states, "lxmert": regions, "layoutlmv3": placed, "udop": boxed, "fsmt": padded,
     "prophetnet": padded,
 }
 WITHOUT_CACHE = {"decision_transformer", "recurrent_gemma", "xlm", "flaubert",
                  "zamba", "zamba2",
-                 "lxmert", "mobilebert", "fsmt", "prophetnet"}
+                 "lxmert", "mobilebert", "fsmt", "prophetnet", "blt"}
 # Types whose modules have rows first, and then the texts of a batch.
 ROWS_FIRST = {"fsmt"}
 # Types whose masks are not numbers in float64.

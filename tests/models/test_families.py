@@ -21,13 +21,15 @@ SIZES = dict(hidden_size=D, num_attention_heads=2, num_key_value_heads=2, head_d
 GAINS = {"q_norm": D, "k_norm": D}
 
 
-def model(folder, kind, fields, at="layers.0.self_attn", maps=O_PROJ, gains={}, rows={}):
+def model(folder, kind, fields, at="layers.0.self_attn", maps=O_PROJ, gains={}, rows={}, width=D):
     """A layer of ones."""
-    tensors = {f"{at}.{name}.weight": torch.ones(rows.get(name, D), D) for name in maps.split()}
+    tensors = {f"{at}.{name}.weight": torch.ones(rows.get(name, D), width) for name in maps.split()}
     tensors |= {f"{at}.{name}.weight": torch.ones(size) for name, size in gains.items()}
     return write_model(folder, {"model_type": kind, **SIZES, **fields}, tensors)
 
 
+PATCHES = dict(at="layer.0.attention")
+LINEAR = "q_proj.linear k_proj.linear v_proj.linear o_proj.linear"
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=4)
 REFUSED = [
     ("olmo", dict(clip_qkv=8.0), {}, "clip_qkv = 8"),
@@ -75,6 +77,29 @@ REFUSED = [
     ("blip_text_model", {}, dict(at="bert.encoder.layer.0.attention", maps=BERT),
      "model type blip_text_model is not known"),
     ("vision-encoder-decoder", dict(encoder={}, decoder={}), {}, "encoder.model_type: is missing"),
+    ("dinov3_vit", dict(image_size=64), PATCHES, "image_size: 4x4 patches and 1 rows in front are 17 rows, and a "
+     "kernel has 4; --image says another size, --only takes other layers"),
+    ("dinov3_vit", dict(image_size=[16, 16, 16]), PATCHES, "image_size: must have 2 numbers"),
+    ("dinov3_vit", dict(image_size=16, num_register_tokens=2, hidden_size=4, head_dim=2), dict(
+        PATCHES, rows=dict.fromkeys(O_PROJ.split(), 4), width=4), "num_attention_heads: a head has 1 pairs, which "
+     "two axes cannot share"),
+    ("dinov3_vit", dict(rope_parameters=dict(rope_type="linear", rope_theta=1.0)), PATCHES, "rope_parameters."
+     "rope_type: linear is not supported"),
+    ("sam3_vit_model", dict(image_size=[28, 56]), dict(at="layers.0.attention"), "image_size: must be that of squares"),
+    ("sam3_vit_model", dict(image_size=28), dict(at="layers.0.attention"), "window_size: 24x24 patches are 576 rows, "
+     "and a kernel has 4; --only takes other layers"),
+    ("moshi", dict(sliding_window=3, audio_encoder_config={}), dict(maps=LINEAR), "sliding_window: a cache keeps so "
+     "many rows; a kernel may have up to 3 rows and keys, not 4"),
+    ("gradium_phonon_tts", dict(attention_bias=True), dict(maps="in_proj o_proj", rows=dict(in_proj=3 * D)),
+     "attention_bias: true is not supported"),
+    ("neucodec", dict(rope_parameters=dict(rope_type="yarn")), dict(at="acoustic_decoder.layers.0.self_attn"),
+     "rope_parameters.rope_type: yarn is not supported"),
+    ("superglue", dict(gnn_layers_types=["both"]), dict(at="gnn.layers.0.attention", maps=BERT),
+     "gnn_layers_types: element 1 is not known"),
+    ("florence_vision", dict(depths=[1], num_heads=[2, 2], embed_dim=[D]), dict(
+        at="blocks.0.0.spatial_block.window_attn", maps="qkv proj", rows=dict(qkv=3 * D)), "depths: has 1 numbers"),
+    ("blt", dict(encoder_config={}), {}, "global_config: is missing"),
+    ("sam3_vision_model", {}, {}, "backbone_config: is missing"),
 ]
 
 
@@ -102,11 +127,11 @@ def test_parts_that_are_not_known(tmp_path):
     names = ["language_model.model.layers.0.self_attn", "vision_tower.transformer.layers.0.attention"]
     tensors = {f"{at}.{name}.weight": torch.ones(D, D) for at in names for name in O_PROJ.split()}
     fields = dict(text_config={"model_type": "llama", **SIZES},
-                  vision_config=dict(model_type="pixtral", rope_theta=1.0))
+                  vision_config=dict(model_type="kimi_k25_vision", rope_theta=1.0))
     path = write_model(tmp_path / "model", dict(model_type="llava", **fields), tensors)
     told = run(MHAGEN, "model", path, "isa=scalar", "seq=4", "-o", tmp_path / "out")
     assert f"no layer: {names[1]}: is attention that is not read" in told and "1 layer, " in told
-    fields["text_config"]["model_type"] = "pixtral"
+    fields["text_config"]["model_type"] = "kimi_k25_vision"
     path = write_model(tmp_path / "model", dict(model_type="llava", **fields), tensors)
     assert "text_config.model_type: is not known; known are" in refused(tmp_path, "model", path, "isa=scalar", "seq=4")
 
@@ -141,3 +166,17 @@ def test_windows_of_layers(tmp_path):
     path = write_model(tmp_path / "model", {"model_type": "moonshine_streaming_encoder", **config}, tensors)
     told = run(MHAGEN, "model", path, "isa=scalar", "seq=8", "-o", tmp_path / "out")
     assert re.findall(r"window_left=(\d) window_right=(\d)", told) == [("2", "1"), ("3", "0")]
+
+
+def test_images_of_another_size(tmp_path):
+    """--image says it of layers whose angles are those of places; both layers have the same tables. A model without
+    such layers takes no --image."""
+    tensors = {f"layer.{i}.attention.{name}.weight": torch.ones(D, D) for i in (0, 1) for name in O_PROJ.split()}
+    config = dict(SIZES, model_type="dinov3_vit", image_size=32, num_hidden_layers=2)
+    path = write_model(tmp_path / "model", config, tensors)
+    told = run(MHAGEN, "model", path, "isa=scalar", "seq=7", "rope_tables=apart", "--image", "32x48", "-o",
+               tmp_path / "out")
+    assert "2 layers, 1 kernel" in told and "bytes of tables of rope, packed once" in told
+    path = model(tmp_path / "other", "llama", {})
+    assert "--image is made with --whole, or of layers whose angles" in refused(
+        tmp_path, "model", path, "isa=scalar", "seq=4", "--image", "32")

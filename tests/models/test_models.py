@@ -142,11 +142,13 @@ class Observed:
             linear.register_forward_pre_hook(lambda m, args: (rounded(args[0]), *args[1:]))  # what a kernel can take
             linear.register_forward_pre_hook(lambda m, args, of=of: self.x[of].append(self.of_texts(args[0])))
         self.maps[-1].register_forward_hook(
-            lambda m, args, y: self.y.append(self.of_texts(y[0] if isinstance(y, tuple) else y)))
+            lambda m, args, y: self.y.append(self.of_texts(y[0] if isinstance(y, tuple) else y,
+                                                           families.LAST_ROWS_FIRST)))
 
-    def of_texts(self, x):
-        """Rows of each text of the batch."""
-        return x.transpose(0, 1) if self.row.kind in families.ROWS_FIRST else x
+    def of_texts(self, x, rows_first=families.ROWS_FIRST):
+        """Rows of each text of the batch, or of each image, which may have lines and columns."""
+        x = x.flatten(1, -2) if x.dim() > 3 else x
+        return x.transpose(0, 1) if self.row.kind in rows_first else x
 
     def grow(self, model):
         """Runs a decoder as it is run to write: each run adds rows behind those of the runs before."""
@@ -165,7 +167,8 @@ class Observed:
     def values(self, expressions, **names):
         """What expressions of the module's parts, of the arguments of its call and of the names are."""
         def value(text, call):
-            return eval(text, {"log": math.log}, Fields(self.module, **call, **names)).detach()
+            known = {"log": math.log, "inf": math.inf, "zeros": torch.zeros}
+            return eval(text, known, Fields(self.module, **call, **names)).detach()
 
         axes = {"rope_cos": 0, "rope_sin": 0, "v": 1}  # of the rows of all calls
         return {name: torch.cat([value(text, call) for call in self.calls], axes[name]) if name in axes
