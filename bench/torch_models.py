@@ -8,8 +8,8 @@ The second prints the least time of a token that a decoder's generate() writes b
 
 eager (scaled dot-product attention of PyTorch), torch.compile, ONNX Runtime, and mhagen.torch.replace, of attention and
 of whole layers. A row has the least time of each way in ms, on one thread of the CPU, which other work on the machine
-hardly changes, and the last columns have that of eager over those of mhagen. It needs torch, transformers and, for its column, onnx and onnxruntime; what cannot be made
-is a dash, with the reason below.
+hardly changes, and the last columns have that of eager over those of mhagen. It needs torch, transformers and, for its
+column, onnx and onnxruntime; what cannot be made is a dash, with the reason below.
 """
 import argparse
 import contextlib

@@ -1,5 +1,5 @@
--- `model --layers` of an ONNX file: kernels of whole layers, with the norms, the residual connection and the feed-forward
--- that the graph has around its attention.
+-- `model --layers` of an ONNX file: kernels of whole layers, with the norms, the residual connection and the
+-- feed-forward that the graph has around its attention.
 
 local graph_norms = require "onnx.norms"
 local indices = require "onnx.indices"

@@ -47,6 +47,8 @@ local function texts_alone()
            of("decoder", "cross_attention", joined(CROSS, PADDED)) }
 end
 
+local VOXTRAL = decoder(O_PROJ, joined(rope "half", k.windows))
+
 return {
   { types = { "seamless_m4t", "seamless_m4t_v2" }, stacks = texts_alone,
     harmless = shapes.HALVES .. " speech_encoder_attention_heads t2u_encoder_attention_heads " ..
@@ -62,13 +64,15 @@ return {
     harmless = "flow_head_config lsd_time_logit_mean duration_delta_scale loss_weighting_num_layers" },
   { types = { "higgs_audio_v2" }, stacks = decoder(O_PROJ, rope "half"),
     defaults = sizes(3072, 24, 28, { num_key_value_heads = 8, head_dim = 128, rope_parameters = LLAMA_3 }) },
-  { types = { "voxtral_realtime_text" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 1e6 }), k.windows)),
-    defaults = sizes(3072, 32, 26, { num_key_value_heads = 8, head_dim = 128, sliding_window = 8192 }) },
-  { types = { "voxtral_realtime_encoder" }, stacks = { stack(LAYER, O_PROJ, joined(CAUSAL_ALWAYS, rope("half", {
-    theta = 1e6 }), k.windows)) }, defaults = sizes(1280, 32, 32, { head_dim = 64, sliding_window = 750 }),
+  { types = { "voxtral_realtime_text" }, stacks = VOXTRAL,
+    defaults = sizes(4096, 32, 32, { num_key_value_heads = 8, head_dim = 128, sliding_window = 4096 }) },
+  { types = { "voxtral_realtime_encoder" }, stacks = { stack(LAYER, O_PROJ, joined(CAUSAL_ALWAYS, rope "half",
+    k.windows)) }, defaults = sizes(1280, 32, 32, { head_dim = 64, sliding_window = 750 }),
     older = s.WHISPER },
   { types = { "voxtral_realtime" }, parts = {
-    { within = { "text_config" }, of = "voxtral_realtime_text", before = shapes.MULTIMODAL },
+    { within = { "text_config" }, row = { stacks = VOXTRAL, defaults = sizes(3072, 32, 26, { num_key_value_heads = 8,
+      head_dim = 128, sliding_window = 8192, rope_parameters = { rope_theta = 1e6 } }) },
+      before = shapes.MULTIMODAL },
     { within = { "audio_config" }, of = "voxtral_realtime_encoder", before = "audio_tower." } } },
   { types = { "pocket_tts_audio_tokenizer" }, stacks = { half "encoder", half "decoder" },
     defaults = sizes(512, 8, 2, { num_key_value_heads = 8, sliding_window = 250 }),

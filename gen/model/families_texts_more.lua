@@ -183,6 +183,7 @@ return {
   { types = { "cpmant" }, stacks = { stack("encoder.layers.%d.self_att.self_attention",
     { "project_q", "project_k", "project_v", "attention_out" }, t.cpmant, { dk = "dim_head" }) },
     harmless = "position_bias_num_buckets position_bias_max_distance" },
-  { types = { "blt" }, stacks = blt, beside = { "^[qk]_norm%.weight$" },
+  { types = { "blt" }, stacks = blt, defaults = { local_attention_window_len = 512 },
+    beside = { "^[qk]_norm%.weight$" },
     harmless = "cross_attn_k encoder_config.sliding_window rope_parameters" },
 }

@@ -14,6 +14,7 @@ local function text_of(keys)
   local list = {}
   for key, value in pairs(keys) do
     if key == "scaling" then value = value(keys.rope_theta, 8) and "some" or "none" end
+    if key == "angles" then value = json.encode(value) end
     if key == "limit" then value = ("%d %s"):format(value[1], value[2]) end
     if value ~= "none" then
       list[#list + 1] = ("%s=%s"):format(key, math.type(value) and ("%.9g"):format(value) or tostring(value))
