@@ -105,6 +105,8 @@ def take_layers(model: nn.Module, watch: Watch, settings: Any) -> set[int]:
     names, taken = {id(module): name for name, module in model.named_modules()}, set()
     reasons: dict[Any, str] = {}  # by what a module is made of
     for stack, _ in watch.found:
+        if any(id(frame.module) in taken for frame in stack):
+            continue  # a layer that is called several times, as ALBERT's
         frames = [frame for frame in stack if frame.count == 1 and id(frame.module) in names and
                   "forward" not in frame.module.__dict__]
         for frame in frames[-MOST_AROUND:][::-1]:

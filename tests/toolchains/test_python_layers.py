@@ -122,7 +122,7 @@ IMAGES = {"image_size": 32, "patch_size": 8}
 MODELS = {
     "Bert": TEXTS, "Roberta": {**TEXTS, "max_position_embeddings": 40}, "ModernBert": TEXTS, "ViT": IMAGES,
     "DistilBert": {"dim": 48, "n_layers": 2, "n_heads": 3, "hidden_dim": 96, "vocab_size": 60}, "CLIPText": TEXTS,
-    "Dinov2": IMAGES, "SiglipVision": {**IMAGES, "vision_use_head": False},
+    "Albert": {**TEXTS, "embedding_size": 16}, "Dinov2": IMAGES, "SiglipVision": {**IMAGES, "vision_use_head": False},
     "Llama": {**TEXTS, "num_key_value_heads": 1},
 }
 
@@ -147,7 +147,7 @@ def test_models(inference, name):  # noqa: F811
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = mt.replace(copy.deepcopy(own), example, layers=True)
-        assert mt.report(model).count("kernels for") == 2
+        assert mt.report(model).count("kernels for") == (1 if name == "Albert" else 2)
         for given in example, arguments(name, 1, 7):
             seen = given.get("attention_mask", torch.ones(1)).bool()
             right, found = (each(**given).last_hidden_state for each in (own, model))
