@@ -99,7 +99,7 @@ local function norm_text(values, norm, columns, of)
   return template.some(("whole_%s_norm.c.in"):format(norm.norm_kind), own)
 end
 
--- The norms of rows, of which those of tables that are projected have their own.
+-- The norms of rows. Tables that a product widens have a norm of their own width.
 local function add_norms(values, embeddings)
   local projected, biased, list = embeddings.projected, embeddings.biased, {}
   local own = projected and projected.norm

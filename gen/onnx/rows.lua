@@ -2,6 +2,7 @@
 --
 --   near(find) -> what the graph and a formula may differ by, of the largest number
 --   run(find) -> what meanings of operators get first, of gen/onnx/values.lua
+--   drawn(run, number, count, width) -> an array of so many drawn rows of several sizes
 --   origin(find, value)      the first value with the same numbers in the same order
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
@@ -24,7 +25,7 @@ local values = require "onnx.values"
 
 local M = {}
 
-local HOPS = 16
+local HOPS, SIZES = 16, { 1, 0.1, 4 } -- of drawn rows
 local same = { Cast = true, Dropout = true, Flatten = true, Identity = true, Reshape = true, Squeeze = true,
                Unsqueeze = true }
 local of_shapes = { Shape = true, Size = true }
@@ -49,6 +50,8 @@ function M.run(find)
 end
 
 local function keeps(node) return node and node.domain == "" and same[node.op] end
+
+function M.drawn(run, number, count, width) return run.arrays.drawn(number, count, width, 1, SIZES) end
 
 function M.origin(find, value)
   for _ = 1, HOPS do

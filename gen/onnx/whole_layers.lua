@@ -31,8 +31,6 @@ local function named(value) return wording.short(value) end
 
 -- ---- evaluation ----
 
-local SIZES = { 1, 0.1, 4 } -- of drawn rows
-
 -- Whether the graph makes of drawn numbers for some values what a formula says: of (run, numbers ...) -> value. Nil and
 -- the largest difference, or why not.
 function M.differs(find, sources, value, formula)
@@ -42,7 +40,7 @@ function M.differs(find, sources, value, formula)
     local width = shape[#shape]
     local count = indices.count(shape)
     leaves[source] = true
-    drawn[i] = values.value(run.arrays.drawn(i, count // width, width, 1, SIZES), { count // width, width })
+    drawn[i] = values.value(rows.drawn(run, i, count // width, width), { count // width, width })
     feeds[source] = { at = drawn[i].at, integer = false }
   end
   local plan, why = evaluate.plan(find.graph, find.elements.shapes, { value }, leaves)

@@ -13,8 +13,6 @@ local whole_texts = require "onnx.whole_texts"
 
 local M = {}
 
-local SIZES = { 1, 0.1, 4 } -- of drawn rows
-
 -- What may be taken of the rows of a text, { words, [batch][1][width] }; the first `seen` rows are no padding.
 local function candidates(run, x, seen)
   local batch, count, width = table.unpack(x.shape)
@@ -36,7 +34,7 @@ local function taken(find, ids, rows_of, name)
   local run, shape = rows.run(find), find.elements.shapes[rows_of]
   local count, width = shape[#shape - 1], shape[#shape]
   local batch, seen = indices.count(shape) // (count * width), count // 2 + 1
-  local x = values.value(run.arrays.drawn(1, batch * count, width, 1, SIZES), { batch, count, width })
+  local x = values.value(rows.drawn(run, 1, batch * count, width), { batch, count, width })
   local leaves = { [rows_of] = { at = x.at, integer = false } }
   local got = whole_texts.evaluated(find, ids.text, { name }, ids.draws[1], seen, leaves)[name]
   if indices.count(got.shape) ~= batch * width then return nil end

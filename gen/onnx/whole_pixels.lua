@@ -134,12 +134,11 @@ local function product(find, run, made, pixels, image)
   return run:product(values.value(cut.at, { image[1] * made.rows, depth }), matrix)
 end
 
-local SIZES = { 1, 0.1, 4 }
 
 -- Compares the rows that the graph makes of drawn images with those of the tables.
 local function check(find, value, name, made)
   local run, image = rows.run(find), find.elements.shapes[name]
-  local pixels = run.arrays.drawn(1, indices.count(image) // image[4], image[4], 1, SIZES)
+  local pixels = rows.drawn(run, 1, indices.count(image) // image[4], image[4])
   local got = rows_of(find, value, name, pixels)
   local count, width = got.shape[#got.shape - 1], got.shape[#got.shape]
   local first = count - made.patches.rows

@@ -1,14 +1,14 @@
 -- What the inputs of an ONNX graph of texts are, and runs of it with ids that are drawn.
 --
 --   of(find, tables, terms, masks) -> text
---     tables   { { rows =, index = an input }, .. } that are added up as rows of ids, in their order
---     terms    values that are added to them
---     masks    values that hide keys
---     text     { kinds = { input = "ids", "types", "places" or "mask" }, shown = { of masks: what a key that is seen
---              has, and what one of padding }, padding = an id that stands for none, or nil }
---   draw(text, words, types, number) -> draw       of so many rows of tables
+--     tables   { { rows =, index = an input }, .. }, in their order. Their rows for the ids are added up.
+--     terms    values that are added to them.
+--     masks    values that hide keys.
+--     text     { kinds = { input = "ids", "types", "places" or "mask" }, shown = the numbers of masks for a key that is
+--              seen and for one of padding, padding = an id that stands for none, or nil }.
+--   draw(text, words, types, number) -> draw       of so many rows of tables.
 --   evaluated(find, text, outputs, draw, seen, leaves) -> { value = { at, shape } }, feeds
---     seen     keys of each sequence that are no padding; nil: all
+--     seen     keys of each sequence that are no padding; nil: all.
 --     leaves   { value = { at, integer } } that are given; nil: none
 --   These raise a text that says why they do not know the graph.
 

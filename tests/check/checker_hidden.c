@@ -74,7 +74,7 @@ static void set_keys(checker *c, int b, int first, int end, float value) {
   for (int i = has(c, MHAGEN_CROSS) ? K : Q; i <= (has(c, MHAGEN_CROSS) ? V : Q); i++) {
     for (int row = first; row < end; row++) set_row(c, i, b, row, value);
   }
-  /* Their angles, but for those that are also of queries of other inputs. */
+  /* The angles of keys, unless queries of another input have the same ones. */
   const int own = c->buffers[K_COSINES].bytes > 0, shared = has(c, MHAGEN_ROPE_AT_RUN) && !has(c, MHAGEN_CROSS);
   for (int i = own ? K_COSINES : COSINES; (own || shared) && i <= (own ? K_SINES : SINES); i++) {
     for (int row = first; row < end; row++) set_row(c, i, b, row, value);

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tools import (CHECKER, CLANGS, ISAS, REFERENCE, ROOT, WARNINGS, compiler_for, emulation, generate, in_turn, need,
-                   run, runner_for, shared)
+from tools import (CHECKER, CLANGS, ISAS, REFERENCE, ROOT, WARNINGS, compiler_for, emulation, generate, in_turn,
+                   native, need, run, runner_for, shared)
 
 # A mask shows bits that differ between the code of edge and of open tiles; AVX-512 has exp2 by a table.
 KERNELS = [("scalar", "h=2 d_model=20 dk=6 seq=19 causal=true"),
@@ -97,8 +97,7 @@ def bench(tmp_path_factory):
 
 def outcome(machine, compiler, flags, bench, out, change=lambda text: text):
     """RIGHT, TOLD, or what the compiler says; fails where results are wrong and nothing says so."""
-    if "-mavx512" in flags and not machine.runner and \
-            "avx512f" not in open("/proc/cpuinfo").read():
+    if "-mavx512" in flags and not native("avx512"):
         pytest.skip("this CPU has no avx512, and the flags are for one that has")
     compiler = compiler if machine in (X86, M32) else machine.compiler
     for program in compiler, machine.compiler, *machine.runner:
