@@ -86,7 +86,7 @@ mhagen_status loops(mhagen_pool *pool, int threads) {
 def problem_of(shape):
     """The data that build() has written."""
     keys = dict(word.split("=") for word in suite()[shape][0])
-    return read_problem(WORK / shape / "data", *(int(keys[key]) for key in ("d_model", "h", "dk", "seq")), False)
+    return read_problem(WORK / shape / "data", *(int(keys[key]) for key in ("d_model", "h", "dk", "seq")), "0")
 
 
 def aligned(numpy, size):
@@ -240,6 +240,8 @@ def compare(args, shape, dtype):
         answer = process.stdout.readline().strip() or "it ended"
         if answer != "ready":
             print(f"{shape} {dtype}: {who} on {n} threads: {answer}", file=sys.stderr)
+            if who == "ours":
+                sys.exit(1)
             process.kill()
             del running[who, n]
     times = {}

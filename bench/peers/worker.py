@@ -14,7 +14,7 @@ BATCH = 200e-6  # s; a sample lasts at least this long: the clock costs nothing 
 MOST_SAMPLES = 4096
 
 
-def read_problem(path, d, h, dk, n, causal, ffn, norm="none", act="none"):
+def read_problem(path, d, h, dk, n, causal, ffn=0, norm="none", act="none"):
     """norm: of a whole layer, pre or post; its activation is gelu or gelu_tanh."""
     d, h, dk, n, ffn = map(int, (d, h, dk, n, ffn))
     e = h * dk

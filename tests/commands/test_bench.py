@@ -410,6 +410,15 @@ def test_flex():
     assert all(re.search(r" ours +[\d.]+ us \([1-9]e-0[78]\);  times ours:$", line) for line in lines), lines
 
 
+def test_threads():
+    """A kernel agrees with the formula; who cannot run ends the script."""
+    need("gcc")
+    pytest.importorskip("numpy", reason="NumPy is not installed")
+    table = run(sys.executable, ROOT / "bench/threads.py", "--shapes", "micro", "--types", "f32", "--threads", 1,
+                "--isa", "scalar", "--alone", "--rounds", 1)
+    assert re.search(r"^micro, f32: us, .*\n +threads +1\n +mhagen +\d+\.\d\n +loops gain +1\.00\n", table, re.M), table
+
+
 def test_pack():
     lines = run(sys.executable, ROOT / "bench/pack.py", "--isa", "scalar", "--layers", 1, "--rounds", 1).splitlines()
     assert lines[0] == "1 layers, 42 MB of float32: MB/s"
