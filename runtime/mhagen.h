@@ -275,7 +275,8 @@ enum { /* an activation function; with P(x) the normal distribution's */
   MHAGEN_ACT_QUICK_GELU, /* x / (1 + exp(-1.702 x)) */
   MHAGEN_ACT_RELU,       /* max(x, 0) */
   MHAGEN_ACT_RELU2,      /* max(x, 0)^2 */
-  MHAGEN_ACT_SILU        /* x / (1 + exp(-x)) */
+  MHAGEN_ACT_SILU,       /* x / (1 + exp(-x)) */
+  MHAGEN_ACT_TANH        /* tanh(x) */
 };
 
 enum { /* what each element x of a row of Q or K becomes, before its gain */

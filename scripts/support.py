@@ -41,7 +41,7 @@ FEATURES = [
      "ffn ffn_act=gelu_tanh ffn_act=quick_gelu ffn_act=relu ffn_act=relu2 ffn_act=silu ffn_gate"),
     ("layer", "a feed-forward beside attention (GPT-J, Phi)", "parallel"),
     ("layer", "a product alone, with an activation function: patches of images, heads, poolers",
-     "attention=none out_act=gelu out_act=relu out_act=silu"),
+     "attention=none out_act=gelu out_act=relu out_act=silu out_act=tanh"),
     ("scores", "a scale of your own", "scale"),
     ("scores", "a softcap (Gemma 2)", "softcap"),
     ("scores", "sinks (gpt-oss)", "sink"),

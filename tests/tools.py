@@ -439,6 +439,7 @@ COVER = [
     "attention=none d_model=48 y_width=70 seq=5 weight_dtype=int4 ffn=20 ffn_act=quick_gelu",
     "attention=none d_model=3 y_width=5 seq=3 out_act=relu unroll=full",
     "attention=none d_model=70 y_width=1 seq=1 dtype=f16 weight_dtype=int8 out_act=relu2",
+    "attention=none d_model=40 y_width=21 seq=1 out_act=tanh",
 ]
 
 

@@ -18,6 +18,7 @@ local part_rules = require "model.parts"
 local weights = require "command.weights"
 local single = require "kernel.single"
 local whole_graph = require "command.whole_graph"
+local whole_head = require "command.whole_head"
 local whole_inputs = require "command.whole_inputs"
 local whole_part = require "command.whole_part"
 local whole_product = require "command.whole_product"
@@ -54,6 +55,7 @@ function M.begin(model, args)
     if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
   end
   if model.graph then return whole_graph.begin(model, args.image) end
+  whole_head.begin(model)
   whole_part.take(model, args.only)
   local rows = model.rows == gguf_families and families.gguf or families.rows
   local row, known = family_rows.find(rows, model.type)
@@ -197,9 +199,9 @@ end
 -- Finds what the model has besides its layers, all: tensors, model.embeddings, and products as further kernels.
 function M.surround(model, kernels, all, given)
   if model.graph then return whole_graph.add(model, kernels, given) end
-  if model.whole.made then return whole_inputs.add(model, kernels, all, given) end
-  read_embeddings(model, all, kernels[1].cfg.seq)
-  add_head(model, kernels, given)
+  if model.whole.made then whole_inputs.add(model, kernels, all, given)
+  else read_embeddings(model, all, kernels[1].cfg.seq) end
+  if model.whole.head then add_head(model, kernels, given) else whole_head.add(model, kernels, all[1], given) end
 end
 
 -- ---- the file of weights ----

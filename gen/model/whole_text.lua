@@ -82,8 +82,12 @@ local function add_inputs(values, embeddings)
   values.token_rows = part(values, #tokens > 0, "whole_tokens.c.in")
   values.first_norm = part(values, made.norm, "whole_first_norm.c.in")
   values.product = template.some("whole_product.c.in", values)
-  values.embed = template.some(("whole_%s.c.in"):format(made.template), values)
-  values.arguments = template.some(("whole_%s_args.h.in"):format(made.template), values)
+end
+
+-- The text of what the template `made` says, with all values.
+local function add_input_texts(values, made)
+  values.embed = template.some(("whole_%s.c.in"):format(made), values)
+  values.arguments = template.some(("whole_%s_args.h.in"):format(made), values)
   values.run = template.some("whole_inputs.c.in", values)
 end
 
@@ -115,11 +119,34 @@ end
 local function add_projection(values, embeddings)
   local projected = embeddings.projected
   values.row, values.parts_of = projected and "EMBEDDED" or "WIDTH", projected and "(WIDTH | EMBEDDED)" or "WIDTH"
-  values.product_lengths = projected and ", .q_len = &args->length" or ""
+  local head = embeddings.output_head
+  values.product_lengths = (projected or head and head.rows == "all") and ", .q_len = &args->length" or ""
   values.embedded, values.projection = tostring(projected and projected.width), tostring(projected and projected.number)
   values.projected = part(values, projected, "whole_projected.c.in")
-  values.product = part(values, projected, "whole_product.c.in")
+  values.product = part(values, projected or head, "whole_product.c.in")
   values.embed_call = template.some(projected and "whole_projected_call.c.in" or "whole_embed_call.c.in", values)
+end
+
+-- What is taken of the rows before a head, where that is not the first one or all; what the header says of its size,
+-- and of where the results go.
+local TAKEN = { last = true, largest = true, ended = true, mean = true, first_and_mean = true }
+local SIZES = { logits = "LABELS", embedding = "EMBEDDING" }
+local SAID = { logits = "scores of the classes, in their order in config.json", embedding = "the projected vector" }
+
+local function add_head(values, head)
+  if not head then
+    for _, name in ipairs { "head_text", "head_call", "head_field", "head_size" } do values[name] = "" end
+    return
+  end
+  values.head, values.head_number, values.head_steps = head.name, tostring(head.number), tostring(head.steps)
+  values.head_id = tostring(head.id)
+  values.head_rows = part(values, TAKEN[head.rows], ("whole_head_%s.c.in"):format(head.rows))
+  values.head_text = template.some("whole_head.c.in", values)
+  values.head_call = template.some("whole_head_call.c.in", values)
+  values.head_is, values.head_count, values.head_said = SIZES[head.name], tostring(head.count), SAID[head.name]
+  values.head_each = head.rows == "all" and "[length]" or ""
+  values.head_size = template.some("whole_head_size.h.in", values)
+  values.head_field = template.some("whole_head_field.h.in", values)
 end
 
 -- What only decoders have, or only encoders.
@@ -150,8 +177,11 @@ local function add_parts(values, embeddings, tables)
     values.lengths = embeddings.inputs and "" or ", .q_len = &args->length, .kv_len = &args->length"
     values.mean = template.some("whole_mean.c.in", values)
     values.run_layers = template.some("whole_layers.c.in", values)
+    values.mean_of = "from, args->length"
   end
-  if embeddings.inputs then return add_inputs(values, embeddings) end
+  if embeddings.inputs then add_inputs(values, embeddings) end
+  add_head(values, embeddings.output_head)
+  if embeddings.inputs then return add_input_texts(values, embeddings.inputs.template) end
   values.arguments = template.some(decodes and "whole_decode_args.h.in" or "whole_args.h.in", values)
   values.run = template.some(decodes and "whole_decode.c.in" or "whole_encode.c.in", values)
 end

@@ -44,6 +44,8 @@ function activations.relu2(run, x)
   return times(run, y, y)
 end
 
+function activations.tanh(run, x) return run:apply("tanh", x) end
+
 function rows.Gelu(run, node, x)
   return activations[node.attributes.approximate == "tanh" and "gelu_tanh" or "gelu"](run, x)
 end

@@ -90,7 +90,7 @@ end
 
 -- ---- the feed-forward ----
 
-local ACTS = { "gelu", "gelu_tanh", "relu", "silu", "quick_gelu", "relu2" }
+local ACTS = { "gelu", "gelu_tanh", "relu", "silu", "quick_gelu", "relu2", "tanh" }
 
 -- Columns of the products that an activation reads: of two products, or of the halves of one.
 local function halves_of(list, width)

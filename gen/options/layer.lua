@@ -1,6 +1,6 @@
 -- The options of what surrounds attention in a layer. The fields of a row are those of options/rows.lua.
 
-local activations = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu" }
+local activations = { "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "tanh" }
 
 -- Their names in other tools.
 local called = { gelu = { "gelu_python" }, silu = { "swish" }, relu2 = { "relu_squared" },
@@ -60,7 +60,7 @@ return {
     akin = { "hidden_act", "activation", "activation_function", "act" },
     called = called,
     doc = "activation of the feed-forward: x P(x), its tanh form, x / (1 + exp(-1.702 x)), max(x, 0), its square, "
-      .. "x / (1 + exp(-x))", draw = { chance = 0.7 } },
+      .. "x / (1 + exp(-x)), tanh(x)", draw = { chance = 0.7 } },
   { key = "ffn_gate", kind = "flag", default = false, name = "_gate", word = "with a gate", bit = "MHAGEN_FFN_GATE",
     beside = { "ffn" }, akin = { "swiglu", "geglu", "glu", "gated" },
     doc = "the feed-forward multiplies its activation by a third product: act(x W1 + b1) * (x W3 + b3)",

@@ -1,4 +1,4 @@
--- The activation functions of a feed-forward, on vectors of float32.
+-- The activation functions of a feed-forward or of a product, on vectors of float32.
 --
 --   name         function                                            error in ulp   where fma rounds twice
 --   gelu         x Phi(x), the form with erf                         4.08           4.15
@@ -7,14 +7,15 @@
 --   silu         x / (1 + exp(-x))                                   3.67           3.25
 --   relu         max(x, 0)                                           0              0
 --   relu2        max(x, 0)^2                                         0.5            0.5
+--   tanh         tanh(x)                                             5.27           6.33
 --
--- Errors are the largest over all 2^32 floats on avx512 and avx2, and over every 31st on scalar. A result between zero
--- and -2^-93 may be zero. NaN stays NaN. At infinite x results are the limits, such as 0 for -inf. There PyTorch 2.13
--- returns NaN, except for relu, and its gelu does so for inf too.
+-- Errors are the largest over all 2^32 floats on avx512 and avx2 (tanh: avx2), and over every 31st on scalar. A result
+-- between zero and -2^-93 may be zero. NaN stays NaN. At infinite x results are the limits, such as 0 for -inf. There
+-- PyTorch 2.13 returns NaN, except for relu and tanh, and its gelu does so for inf too.
 --
--- The four smooth functions share a form: max(x, 0) - a tail(a), where a is |x|. The tail is Phi(-a), or e / (1 + e)
--- for a power e, which is zero below 2^-100. Nothing cancels for negative x, and nothing branches. A large a is
--- replaced by one whose tail is zero.
+-- The smooth functions but tanh share a form: max(x, 0) - a tail(a), where a is |x|. The tail is Phi(-a), or
+-- e / (1 + e) for a power e, which is zero below 2^-100. Nothing cancels for negative x, and nothing branches. A large
+-- a is replaced by one whose tail is zero.
 --
 -- Where products round their operands to 16 bits or fewer and fma rounds once, both forms of gelu are a polynomial. Its
 -- error is at most 2^-14.9 of |x|, where bf16 alone has 2^-9, and it is zero up to -4.
@@ -192,6 +193,26 @@ add("relu", { 0.0, 0.0 }, function() return "max(x, 0)" end, function(t, w, x) r
 add("relu2", { 0.5, 0.5 }, function() return "max(x, 0)^2" end, function(t, w, x)
   local positive = positive_of(t, w, x)
   return t:op("mul", w, "result", positive, positive)
+end)
+
+-- x P(x^2) / Q(x^2), between -9.05 and 9.05. Minimax for the relative error there, by reweighted least squares for a
+-- rational function: 2.3e-8. All coefficients are positive, so nothing cancels. Highest power first.
+local TANH_MOST = 9.05
+local TANH_ABOVE = { 1.33309968e-08, 2.05975739e-05, 0.00349514186, 0.133807406, 1.0 }
+local TANH_BELOW = { 7.7685013e-07, 0.000328472408, 0.0258755591, 0.467140615, 1.0 }
+
+-- x between -most and most; NaN stays NaN.
+local function between(t, w, name, most, x)
+  local least = t:op("max", w, name .. "_above", t:op("set", w, name .. "_least", -most), x)
+  return t:op("min", w, name, t:op("set", w, name .. "_most", most), least)
+end
+
+add("tanh", { 5.6, 7.0 }, function(bound) return ("tanh(x): at most %g ulp, and 1"):format(bound) end, function(t, w, x)
+  local a = between(t, w, "a", TANH_MOST, x)
+  local square = t:op("mul", w, "square", a, a)
+  local above = t:op("mul", w, "part", a, polynomial(t, w, "above", square, TANH_ABOVE))
+  local ratio = t:op("div", w, "ratio", above, polynomial(t, w, "below", square, TANH_BELOW))
+  return between(t, w, "result", 1.0, ratio)
 end)
 
 local SHORT_BOUND = 2.0 ^ -14.8

@@ -118,12 +118,12 @@ class Layer(Computation, Weights, total=False):
     scale: float | None
     io_dtype: Literal["f32", "bf16", "f16"] | Type | None
     cache_dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
-    out_act: Literal["none", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"] | None
+    out_act: Literal["none", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "tanh"] | None
     residual: bool | None
     norm: Literal["none", "pre", "post", "sandwich", "ffn"] | None
     norm_kind: Literal["layer", "rms"] | None
     layer_eps: float | None
     ffn: int | None
-    ffn_act: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"] | None
+    ffn_act: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "tanh"] | None
     ffn_gate: bool | None
     parallel: bool | None

@@ -112,9 +112,10 @@ void ref_norm(const formula *f, int i, const norming *by, values of) {
 
 /* ---- act(X W1 + b1) * (X W3 + b3) of the feed-forward ---- */
 
-/* Each is zero where x goes to -infinity; x P(x) is so by erfc, in which nothing cancels. */
+/* Each but tanh is zero where x goes to -infinity; x P(x) is so by erfc, in which nothing cancels. */
 double ref_act(int act, double x) {
   const double tanh_of = sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x);
+  if (act == MHAGEN_ACT_TANH) return tanh(x);
   if (x == -INFINITY) return 0;
   switch (act) {
     case MHAGEN_ACT_GELU: return x * 0.5 * erfc(-x / sqrt(2));
@@ -127,6 +128,7 @@ double ref_act(int act, double x) {
 }
 
 double ref_act_slope(int act, double x, double off) {
+  if (act == MHAGEN_ACT_TANH) return 1;
   if (act != MHAGEN_ACT_RELU && act != MHAGEN_ACT_RELU2) return 1.13; /* the steepest, near x = sqrt(2) */
   if (x + off < 0) return 0;
   return act == MHAGEN_ACT_RELU ? 1 : 2 * at_least(0, x) + off;

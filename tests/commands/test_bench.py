@@ -410,7 +410,7 @@ def test_flex():
     assert all(re.search(r" ours +[\d.]+ us \([1-9]e-0[78]\);  times ours:$", line) for line in lines), lines
 
 
-def test_threads():
+def test_threads_of_layers():
     """A kernel agrees with the formula; who cannot run ends the script."""
     need("gcc")
     pytest.importorskip("numpy", reason="NumPy is not installed")

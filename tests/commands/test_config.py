@@ -61,7 +61,7 @@ INT = "must be an integer from"
     ("isa=AVX512", "did you mean avx512?"),
     ("unroll=fulll", "did you mean full?"),
     ("isa=natve", "did you mean native?"),
-    ("ffn_act=gelu_new", "relu, relu2, silu, did you mean gelu_tanh?"),
+    ("ffn_act=gelu_new", "relu, relu2, silu, tanh, did you mean gelu_tanh?"),
     ("out_act=gelu", "out_act = gelu: must be none with attention = self, whose rows of Y have no activation"),
     ("attention=none", "h = 2: must be 1 with attention = none"),
     ("dtype=float16", "dtype = float16: must be one of f32, bf16, f16, int8, did you mean f16?"),

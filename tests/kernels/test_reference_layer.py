@@ -5,8 +5,8 @@ import math
 import pytest
 
 from reference_lib import (BRANCH_NORM, FFN, FFN_GATE, FFN_NORM, GELU, GELU_TANH, LAYER, NO_ATTENTION, OUT_ACT,
-                           PARALLEL, POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU, RELU, RELU2, RESIDUAL, RMS, SILU, Args,
-                           Results, Weights, build, shape_of)
+                           PARALLEL, POST_NORM, PRE_NORM, Q_LEN, QUICK_GELU, RELU, RELU2, RESIDUAL, RMS, SILU, TANH,
+                           Args, Results, Weights, build, shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 functional = torch.nn.functional
@@ -15,7 +15,7 @@ H, DK, WIDTH, BETWEEN, ROWS, BATCH, EPS = 2, 5, 7, 11, 4, 2, 1e-3
 ACTIVATIONS = {
     GELU: functional.gelu, GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"), RELU: functional.relu,
     QUICK_GELU: lambda x: x * torch.sigmoid(1.702 * x), RELU2: lambda x: functional.relu(x) ** 2,
-    SILU: functional.silu}
+    SILU: functional.silu, TANH: torch.tanh}
 SHAPES = {"wq": (WIDTH, H * DK), "wk": (WIDTH, H * DK), "wv": (WIDTH, H * DK), "wo": (H * DK, WIDTH),
           "bq": (H * DK,), "bk": (H * DK,), "bv": (H * DK,), "bo": (WIDTH,),
           "norm1": (WIDTH,), "norm1_bias": (WIDTH,), "norm2": (WIDTH,), "norm2_bias": (WIDTH,),
@@ -186,6 +186,7 @@ def test_ends_of_activations(library, act, number):
     layer.w["b1"][3] = number
     exact, beside, _, rounded, off = layer.found(library, torch.randn(BATCH, ROWS, WIDTH))
     right = 0.0 if number < 0 else math.inf if act == RELU2 and number > 1e20 else number
+    right = math.tanh(number) if act == TANH else right
     for y in exact, beside, rounded:
         assert y.isnan().all() if math.isnan(number) else torch.allclose(y, torch.full_like(y, right), rtol=1e-6)
     assert (off <= 1e-5 * max(1, abs(number))).all() or not math.isfinite(right)

@@ -1,0 +1,109 @@
+-- The head of a whole encoder, behind its last rows: kernels without attention, one for each of its linear maps.
+--
+--   begin(model)                       keeps what the head is found by, before a part of the model is taken
+--   add(model, kernels, first, given)  adds the kernels, where the files have the head of the model's class. Gives
+--                                      model.embeddings `output_head`: { name, rows, id = as in
+--                                      gen/model/whole_heads.lua, number = of the first kernel, steps, count = columns
+--                                      of the result }. first: a layer of the model
+
+local host = require "host"
+local heads = require "model.whole_heads"
+local layers = require "model.layers"
+local weights = require "command.weights"
+local whole_product = require "command.whole_product"
+
+local M = {}
+
+function M.begin(model)
+  local list = model.fields:list "architectures"
+  model.class, model.outside = list and list[1], model.tensors
+end
+
+-- The whole name of a tensor of the head: in front of it is what the model's have in front of theirs, or nothing.
+local function named(model, prefix, name)
+  for _, full in ipairs { prefix .. name, name } do
+    local tensor = model.tensors[full] or model.outside[full]
+    if tensor then
+      model.tensors[full], model.read[full] = tensor, true
+      if model.apart then model.apart[full:match "^[^.]*"] = nil end
+      return full
+    end
+  end
+  return prefix .. name
+end
+
+-- The mean of several maps, each of a row of its own: a map of these rows beside each other.
+local function mean_of(parts)
+  local rows, width, made, lists = parts[1].features, parts[1].width or 1, {}, {}
+  for i, part in ipairs(parts) do
+    local memory = weights.floats(part)
+    lists[i] = memory:floats(0, rows * width)
+    memory:free()
+  end
+  for r = 0, rows - 1 do
+    for _, list in ipairs(lists) do
+      for k = 1, width do made[#made + 1] = list[r * width + k] / #lists end
+    end
+  end
+  return { numbers = made, features = rows, width = parts[1].width and width * #lists }
+end
+
+-- The biases are of the result, so their mean has as many.
+local function mean_of_biases(parts)
+  local all, made = mean_of(parts).numbers, {}
+  for r = 1, parts[1].features do
+    made[r] = 0.0
+    for i = 1, #parts do made[r] = made[r] + all[(r - 1) * #parts + i] end
+  end
+  return { numbers = made, features = parts[1].features }
+end
+
+-- Adds the kernel of a step, of so many rows with `depth` numbers, to `width` numbers or to those that the file has;
+-- returns that width and the kernel's number.
+local function add_step(model, kernels, prefix, given, step, size)
+  local modules = type(step[1]) == "table" and step[1] or { step[1] }
+  local function part(module, rows, width)
+    return layers.part(model, named(model, prefix, module), rows, width, host.type_size)
+  end
+  local columns = size.width or model.tensors[named(model, prefix, modules[1] .. ".weight")].shape[1]
+  local matrices, biases = {}, {}
+  for i, module in ipairs(modules) do
+    matrices[i] = part(module .. ".weight", columns, size.depth // #modules)
+    biases[i] = step.bias ~= false and part(module .. ".bias", columns) or nil
+  end
+  local several, norm = #modules > 1, step.norm
+  local all = { wo = several and mean_of(matrices) or matrices[1], bo = biases[1] and several and mean_of_biases(biases)
+                or biases[1] }
+  if norm then
+    all.norm1 = part(norm[1] .. ".weight", columns)
+    all.norm1_bias = norm.biased and part(norm[1] .. ".bias", columns) or nil
+  end
+  size.width, size.act, size.eps = columns, step.act, norm and norm.eps
+  local entry = whole_product.add(kernels, given, size, { { name = modules[1], weights = all } })
+  return columns, entry.number
+end
+
+-- How many of the model's rows a row of the head is.
+local WIDE = { first_two = 2, first_and_mean = 2 }
+
+function M.add(model, kernels, first, given)
+  local head = heads.of(model.type, model.class, first.fields)
+  if not head then return end
+  local module = head.steps[1][1]
+  local name = named(model, first.prefix, (type(module) == "table" and module[1] or module) .. ".weight")
+  if not model.tensors[name] then return end
+  local cfg = first.cfg
+  local of_rows = head.rows == "all"
+  local depth, number = cfg.y_width * (WIDE[head.rows] or 1), nil
+  for i, step in ipairs(head.steps) do
+    local entry
+    depth, entry = add_step(model, kernels, first.prefix, given, step, {
+      rows = of_rows and kernels[1].cfg.seq or 1, depth = depth, width = i < #head.steps and cfg.y_width or nil,
+      lengths = of_rows and cfg.q_len or nil })
+    number = number or entry
+  end
+  model.embeddings.output_head = { name = head.name, rows = head.rows, id = head.id, number = number,
+                                   steps = #head.steps, count = depth }
+end
+
+return M
