@@ -4,7 +4,7 @@
 --   add(model, kernels, first, given)  adds the kernels, where the files have the head of the model's class. Gives
 --                                      model.embeddings `output_head`: { name, rows, id = as in
 --                                      gen/model/whole_heads.lua, number = of the first kernel, steps, count = columns
---                                      of the result }. first: a layer of the model
+--                                      of the result, said = words about it or nil }. first: a layer of the model
 
 local host = require "host"
 local heads = require "model.whole_heads"

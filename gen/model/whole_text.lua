@@ -143,7 +143,8 @@ local function add_head(values, head)
   values.head_rows = part(values, TAKEN[head.rows], ("whole_head_%s.c.in"):format(head.rows))
   values.head_text = template.some("whole_head.c.in", values)
   values.head_call = template.some("whole_head_call.c.in", values)
-  values.head_is, values.head_count, values.head_said = SIZES[head.name], tostring(head.count), SAID[head.name]
+  values.head_is, values.head_count = SIZES[head.name], tostring(head.count)
+  values.head_said = head.said or SAID[head.name]
   values.head_each = head.rows == "all" and "[length]" or ""
   values.head_size = template.some("whole_head_size.h.in", values)
   values.head_field = template.some("whole_head_field.h.in", values)

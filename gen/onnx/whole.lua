@@ -5,12 +5,14 @@
 --     find    of gen/onnx/layers.lua
 --     all     layers of gen/onnx/operators.lua, which get further keys and weights
 --     made    { ids = of gen/onnx/whole_ids.lua, or pixels = of gen/onnx/whole_pixels.lua, last = norm or nil, rows =
---               the value with the last rows, left = what is left out: other outputs, and inputs of positions }
+--               the value with the last rows, head = of gen/onnx/whole_head.lua or nil, left = what is left out:
+--               other outputs, and inputs of positions }
 
 local graph_norms = require "onnx.norms"
 local indices = require "onnx.indices"
 local proposal = require "onnx.proposal"
 local rows = require "onnx.rows"
+local whole_head = require "onnx.whole_head"
 local whole_ids = require "onnx.whole_ids"
 local whole_layers = require "onnx.whole_layers"
 local whole_outputs = require "onnx.whole_outputs"
@@ -66,6 +68,13 @@ local function last_norm(find, made)
   return whole_layers.proved_norm(find, made.to, norm, shape[#shape])
 end
 
+local function sorted(names)
+  local list = {}
+  for name in pairs(names) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
 function M.of(find, all)
   find.row_norms = graph_norms.of(find.elements, true)
   local first, made
@@ -87,9 +96,12 @@ function M.of(find, all)
       for _, key in ipairs { "kv_len=true", "q_len=true" } do layer.keys[#layer.keys + 1] = key end
     end
   end
-  for name in pairs(find.graph.outputs) do
-    if rows.origin(find, name) ~= whole.rows then
-      local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole.ids, whole.rows, name)) or ""
+  for _, name in ipairs(sorted(find.graph.outputs)) do
+    local is_rows = rows.origin(find, name) == whole.rows
+    local head = not is_rows and not whole.head and whole_head.of(find, whole, name)
+    whole.head = whole.head or head or nil
+    if not is_rows and not head then
+      local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole, name)) or ""
       whole.left[#whole.left + 1] = "output " .. wording.short(name) .. words
     end
   end

@@ -4,6 +4,8 @@
 --   norm(find, norm, width) -> { kind, eps, out, gains, bias = numbers or nil } of one of gen/onnx/norms.lua
 --   normed(run, norm, x)       its formula
 --   numbers_of(find, run, matrix)     a value of the numbers of a matrix of a layer of gen/onnx/layers.lua
+--   prove(find, sources, value, formula)   raises a text where a graph makes other numbers of drawn ones than a formula
+--   activation_of(find, list, h, halves, width) -> act, which half it acts on, of products and the value h behind them
 --   of(find, x, y) -> layer; raises a text that says why there is none
 --     find    of gen/onnx/layers.lua
 --     x, y    the values that attention reads, and its result
@@ -58,8 +60,8 @@ function M.differs(find, sources, value, formula)
   return ("%s is not what is proposed: drawn numbers differ by %.1e of the largest"):format(named(value), off / largest)
 end
 
--- In runs of several lengths.
-local function prove(find, ...)
+-- Refuses a value that differs in runs of several lengths.
+function M.prove(find, ...)
   for _, how in ipairs { "few", "single" } do
     local why = M.differs(find[how](), ...)
     if why then refuse("%s", why) end
@@ -84,7 +86,7 @@ end
 -- The norm of a value, once it is proved.
 function M.proved_norm(find, value, norm, width)
   local made = M.norm(find, norm, width)
-  prove(find, { value }, norm.out, function(run, x) return M.normed(run, made, x) end)
+  M.prove(find, { value }, norm.out, function(run, x) return M.normed(run, made, x) end)
   return made
 end
 
@@ -109,7 +111,7 @@ local function columns_of(half, width)
 end
 
 -- What stands between the products of the feed-forward: the act, and which half it acts on.
-local function activation_of(find, list, h, halves, width)
+function M.activation_of(find, list, h, halves, width)
   local sources = {}
   for i, each in ipairs(list) do sources[i] = each.out end
   local best -- for graphs of f16, several may be near
@@ -141,7 +143,7 @@ local function feed_forward(find, u, f)
   end
   local h, width = last.product.x, last.product.width
   local halves = halves_of(list, width)
-  local act, turn = activation_of(find, list, h, halves, width)
+  local act, turn = M.activation_of(find, list, h, halves, width)
   local made, gated = { act = act, width = width, gate = #halves == 2, out = last }, { turn, 3 - turn }
   for i = 1, #halves do
     local half = halves[gated[i]]
@@ -259,7 +261,7 @@ function M.of(find, x, y)
     norms[2] = add_norm(find, layer, 2, rows.norm_of(find, layer.to), width)
     layer.to = norms[2].out
   end
-  prove(find, { layer.from, y }, layer.to, formula_of(find, layer, norms))
+  M.prove(find, { layer.from, y }, layer.to, formula_of(find, layer, norms))
   return layer
 end
 
