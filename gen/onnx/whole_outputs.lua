@@ -46,7 +46,11 @@ local function known(find, whole, name)
   end
 end
 
-function M.taken(...) return (indices.attempt(known, ...) or {}).rows end
+-- The same in runs of two lengths.
+function M.taken(find, whole, name)
+  local kind = (indices.attempt(known, find, whole, name) or {}).rows
+  return kind and (indices.attempt(known, find.few(), whole, name) or {}).rows == kind and kind or nil
+end
 
 function M.told(find, whole, name)
   local words = (indices.attempt(known, find, whole, name) or {})[1]

@@ -23,7 +23,7 @@ class Computation(TypedDict, total=False):
     weight_dtype: Literal["dtype", "bf16", "f16", "int8", "int4"] | Type | None
     group: int | None
     value_weight_dtype: Literal["weight_dtype", "int8"] | Type | None
-    cpu: Literal["generic", "zen4", "zen5", "sapphirerapids", "neoverse_v1", "neoverse_v2", "apple_m1",
+    cpu: Literal["generic", "zen3", "zen4", "zen5", "sapphirerapids", "neoverse_v1", "neoverse_v2", "apple_m1",
                  "apple_m2", "native"] | None
     fold: Literal["auto", "off"] | None
     unroll: Literal["auto", "full"] | None

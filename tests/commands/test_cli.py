@@ -154,7 +154,7 @@ ARM = "CPU implementer\t: {}\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\
 
 @pytest.mark.parametrize("cpu, cores", [
     ("zen4", 2 * [AMD.format(25, 17)]), ("zen4", 2 * [AMD.format(25, 97)]), ("zen5", 2 * [AMD.format(26, 2)]),
-    ("generic", 2 * [AMD.format(25, 1)]),  # Zen 3
+    ("zen3", 2 * [AMD.format(25, 1)]), ("zen3", 2 * [AMD.format(25, 33)]),
     ("generic", 2 * [AMD.format(26, 36)]),  # Zen 5 with 256-bit units
     ("sapphirerapids", 2 * [INTEL.format(143)]), ("sapphirerapids", 2 * [INTEL.format(207)]),
     ("generic", 2 * [INTEL.format(106)]),
