@@ -60,7 +60,7 @@ return {
   { types = { "kyutai_speech_to_text" }, parts = of_codes("codec_config", "codec_model.", sizes(2048, 32, 48, {
     sliding_window = 375 })) },
   { types = { "gradium_phonon_tts" }, stacks = decoder({ "in_proj", "o_proj" },
-    joined(rope "interleaved", s.unbiased), { apart = true }), defaults = sizes(768, 12, 6),
+    joined(rope "interleaved", s.unbiased, s.thirds), { apart = true }), defaults = sizes(768, 12, 6),
     harmless = "flow_head_config lsd_time_logit_mean duration_delta_scale loss_weighting_num_layers" },
   { types = { "higgs_audio_v2" }, stacks = decoder(O_PROJ, rope "half"),
     defaults = sizes(3072, 24, 28, { num_key_value_heads = 8, head_dim = 128, rope_parameters = LLAMA_3 }) },

@@ -47,6 +47,8 @@ ROWS = [
       for part, keys in [("text", "causal=true kv_len=true"), ("vision", "")]],
     of_two("AltCLIP, text", "altclip", "text", tower("", "", "kv_len=true", f"roberta.{AT_BERT}", BERT, 5, of_5=dict(
         at="text_model.roberta.encoder.layers.0.attention"))),
+    Row("AltCLIP, text alone", "altclip_text_model", "encoder.layers.0.attention", BERT, "kv_len=true", since=5,
+        of_5={}),
     of_two("AltCLIP, vision", "altclip", "vision", tower("", "", "", TOWER.replace("layers", "layer"), since=5,
                                                          of_5=dict(at=f"vision_model.{TOWER}"))),
 ]
@@ -204,6 +206,7 @@ INPUTS = {
     "xclip": texts_and_videos, "GIT, vision": texts_and_images, "TIPSv2, text": of_parts}
 BUILT_BY = {
     **TOWERS, **NAVIT, "vitpose_backbone": "VitPoseBackbone", "molmo2_vision": "Molmo2VisionModel",
+    "altclip_text_model": MODULES.format("altclip", "AltRobertaModel"),
     "mllama_vision_model": "MllamaVisionModel", "flava_multimodal_model": "FlavaMultimodalModel",
     **{kind: f"{name}QFormerModel" for kind, name in zip(QFORMERS, ("Blip2", "InstructBlip", "InstructBlipVideo"))}}
 PARTS = [f"{kind}_{part}_model" for kind in ("aimv2", "altclip", "flava", "groupvit", "xclip", "tipsv2")

@@ -92,6 +92,8 @@ REFUSED = [
      "many rows; a kernel may have up to 3 rows and keys, not 4"),
     ("gradium_phonon_tts", dict(attention_bias=True), dict(maps="in_proj o_proj", rows=dict(in_proj=3 * D)),
      "attention_bias: true is not supported"),
+    ("gradium_phonon_tts", dict(num_key_value_heads=1), dict(maps="in_proj o_proj", rows=dict(in_proj=2 * D)),
+     "num_key_value_heads: must be num_attention_heads"),
     ("neucodec", dict(rope_parameters=dict(rope_type="yarn")), dict(at="acoustic_decoder.layers.0.self_attn"),
      "rope_parameters.rope_type: yarn is not supported"),
     ("superglue", dict(gnn_layers_types=["both"]), dict(at="gnn.layers.0.attention", maps=BERT),
