@@ -117,7 +117,7 @@ return {
     defaults = sizes(384, 6, 12, { depths = { 6, 3, 3 } }) },
   { types = { "groupvit" }, parts = of_two("groupvit_text_model", "groupvit_vision_model"), harmless = LOGITS },
   { types = { "xclip_text_model" }, stacks = tower(CAUSAL_ALWAYS), defaults = sizes(512, 8, 12) },
-  { types = { "xclip_vision_model" }, stacks = xclip_vision,
+  { types = { "xclip_vision_model" }, stacks = xclip_vision, harmless = "mit_num_attention_heads", -- another module's
     defaults = sizes(768, 12, 12, FRAMES) },
   { types = { "xclip" }, harmless = LOGITS, parts = {
     { within = { "text_config" }, of = "xclip_text_model", before = "text_model." },
