@@ -81,7 +81,7 @@ UDOP[1].keys = joined(UDOP[1].keys, always { mask_dims = "bhqk" }) -- which depe
 local function t5gemma(c)
   local decodes = c.within:find "decoder%.$"
   local capped = joined(k.scalar, k.softcapped)
-  local own = joined(rope "half", decodes and joined(CAUSAL_ALWAYS, k.window(k.even)) or t.even_both_sides, capped)
+  local own = joined(rope "half", decodes and joined(k.CAUSAL_ONLY, k.window(k.even)) or t.even_both_sides, capped)
   local stacks = { stack("layers.%d.self_attn", O_PROJ, own) }
   stacks[2] = decodes and stack("layers.%d.cross_attn", O_PROJ, joined(
     PADDED, shapes.of_encoder "cross_attention_hidden_size", capped)) or nil

@@ -94,6 +94,9 @@ REFUSED = [
      "attention_bias: true is not supported"),
     ("gradium_phonon_tts", dict(num_key_value_heads=1), dict(maps="in_proj o_proj", rows=dict(in_proj=2 * D)),
      "num_key_value_heads: must be num_attention_heads"),
+    ("voxtral_realtime_encoder", dict(is_causal=False, sliding_window=3, rope_theta=1.0), {}, "is_causal: false is not "
+     "supported"),
+    ("gemma4_text", dict(is_causal=False), {}, "is_causal: false is not supported"),
     ("neucodec", dict(rope_parameters=dict(rope_type="yarn")), dict(at="acoustic_decoder.layers.0.self_attn"),
      "rope_parameters.rope_type: yarn is not supported"),
     ("superglue", dict(gnn_layers_types=["both"]), dict(at="gnn.layers.0.attention", maps=BERT),
