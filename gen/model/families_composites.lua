@@ -114,6 +114,10 @@ return {
   { types = { "lighton_ocr" }, parts = both("qwen3", tower("pixtral", { "vision_encoder.", "vision_tower." })) },
   { types = { "cohere2_vision" }, parts = both("cohere2", tower "siglip_vision_model") },
   { types = { "lfm2_vl" }, parts = both("lfm2", tower "siglip2_vision_model"), harmless = "projector_use_layernorm" },
+  { types = { "paligemma" }, parts = both("gemma", tower "siglip_vision_model"),
+    harmless = "text_config.use_bidirectional_attention=true" }, -- in the prefix alone, whose rows see each other
+  { types = { "modernvbert" }, parts = { text("modernbert", TEXT_MODEL),
+                                         tower("siglip_vision_model", "vision_model.") } },
   { types = { "deepseek_vl" }, parts = both("llama", tower "siglip_vision_model") },
   { types = { "janus" }, parts = both("llama", tower "janus_vision_model") },
   { types = { "granite_speech", "granite_speech_plus" }, parts = {

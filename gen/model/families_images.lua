@@ -145,6 +145,8 @@ return {
     defaults = sizes(1024, 16, 24) },
   { types = { "idefics2_vision" }, stacks = tower(SOME_KEYS), defaults = sizes(768, 12, 12) },
   { types = { "idefics3_vision", "smolvlm_vision" }, stacks = tower(SOME_KEYS), defaults = sizes(1152, 16, 12) },
+  { types = { "granite_docling_vision" }, stacks = tower(always {}), harmless = "scale_factor",
+    defaults = sizes(768, 12, 12) },
   { types = { "phi4_multimodal_vision" }, stacks = tower(SOME_KEYS), defaults = sizes(1152, 16, 27) },
   { types = { "ovis2_vision" }, stacks = { stack("encoder.layers.%d.attention", OUT_PROJ, always {}) },
     defaults = sizes(1024, 8, 24) },

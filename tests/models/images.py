@@ -108,6 +108,8 @@ ROWS += [
       for part, at in [("tiles", "transformer.layers.0.self_attn"),
                        ("all tiles", "global_transformer.layers.0.self_attn")]],
     tower("Kosmos 2, vision", "kosmos_2_vision_model"),
+    tower("Granite Docling, vision", "granite_docling_vision", since=5, config=dict(
+        scale_factor=2, image_size=16, deepstack_visual_indexes=[0])),
 ]
 # Types that transformers 4 has as parts of others only.
 SINCE_5 = """flava_multimodal_model blip_2_vision_model instructblip_vision_model instructblip_qformer
@@ -203,6 +205,7 @@ INPUTS = {
     "flava_multimodal_model": both, "videomae": videos, "timesformer": videos, "blip_2_qformer": queries,
     **{kind: queries_and_texts for kind in QFORMERS[1:]}, **{kind: image for kind in TOWERS},
     **{kind: some_patches for kind in NAVIT}, "molmo2_vision": patches, "mllama_vision_model": tiles,
+    "granite_docling_vision": image,
     "xclip": texts_and_videos, "GIT, vision": texts_and_images, "TIPSv2, text": of_parts}
 BUILT_BY = {
     **TOWERS, **NAVIT, "vitpose_backbone": "VitPoseBackbone", "molmo2_vision": "Molmo2VisionModel",
