@@ -67,10 +67,15 @@ local function prophet(side, kind, keys)
     layers = ("num_%s_layers"):format(side), h = ("num_%s_attention_heads"):format(side) })
 end
 
--- Their encoder is BigBird's.
+-- Their encoder is BigBird's, whatever is_decoder says.
 local function bigbird_pegasus()
   local stacks = seq2seq(PADDED)
-  stacks[1].maps, stacks[1].keys = { "self.query", "self.key", "self.value", "output" }, shapes.big_bird
+  stacks[1].maps = { "self.query", "self.key", "self.value", "output" }
+  stacks[1].keys = function(c)
+    local keys = shapes.big_bird(c)
+    keys.causal = nil
+    return keys
+  end
   return stacks
 end
 
