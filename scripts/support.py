@@ -77,8 +77,7 @@ MISSING = [
                   "norms after rotary embedding, clamped Q, K and V"),
     ("scores", "scores that depend on query and distance (Transformer-XL, Shaw, DeBERTa), temperature tuning by "
                "position (Llama 4)"),
-    ("masks", "a bias by distance (T5) and packed sequences, which you can write into a mask"),
-    ("positions", "angles that are known at run time only (M-RoPE, two dimensions)"),
+    ("masks", "a bias by distance (T5), which you can write into a mask"),
     ("caches", "paged caches, ring buffers, int4, a cache that several layers share"),
     ("results", "dropout, gradients"),
     ("numbers", "attention in f16 by its own instructions"),

@@ -178,7 +178,7 @@ M.rows = {
                                            joined(CAUSAL, rope "half", k.falcon), { heads = true }) },
     beside = BUFFERS, harmless = "num_kv_heads num_ln_in_parallel_attn parallel_attn " ..
       "apply_residual_connection_post_layernorm" },
-  { types = { "llama4_text" }, stacks = decoder(O_PROJ, joined(k.some_rope("interleaved", { theta = 5e5 }), k.llama4)),
+  { types = { "llama4_text" }, stacks = decoder(O_PROJ, joined(k.llama4_rope, k.llama4)),
     harmless = "attn_scale", defaults = sizes(5120, 40, 48, {
       num_key_value_heads = 8, head_dim = 128, rms_norm_eps = 1e-5, attention_chunk_size = 8192 }) },
   { types = { "llama4" }, parts = { { within = { "text_config" }, of = "llama4_text", before = "language_model." } } },

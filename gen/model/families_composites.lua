@@ -23,6 +23,9 @@ local QWEN = { "visual." }
 local TEXT_MODEL = { "text_model." }
 local PLAIN = { "language_model.model.", "language_model.", "" }
 
+-- A text as a part of its model has other maps than one of its own.
+local function cosmos(maps) return decoder(maps, rope("half", { theta = 1e8 }))[1] end
+
 local function text(of, before) return { within = { "text_config" }, of = of, before = before or shapes.MULTIMODAL } end
 
 -- A part that is left out where its type has no row.
@@ -76,8 +79,8 @@ return {
     defaults = sizes(1024, 16, 28, { num_key_value_heads = 4, attention_multiplier = 0.015625 }), harmless = GRANITE },
   { types = { "granite4_vision_text" }, stacks = decoder(O_PROJ, joined(rope "half", k.granite)), harmless = GRANITE,
     defaults = sizes(4096, 32, 32) },
-  { types = { "cosmos3_edge_text" }, stacks = decoder({ "to_q", "to_k", "to_v", "to_out" }, rope("half", {
-    theta = 1e8 })), harmless = SECTIONS,
+  { types = { "cosmos3_edge_text" }, stacks = { cosmos { "to_q", "to_k", "to_v", "to_out" }, cosmos(O_PROJ) },
+    harmless = SECTIONS,
     defaults = sizes(2048, 16, 28, { num_key_value_heads = 8, head_dim = 128 }) },
   { types = { "mllama_text_model" }, stacks = mllama, defaults = sizes(4096, 32, 40, { num_key_value_heads = 8,
                                                                                     rms_norm_eps = 1e-5 }) },
@@ -111,6 +114,10 @@ return {
   { types = { "lighton_ocr" }, parts = both("qwen3", tower("pixtral", { "vision_encoder.", "vision_tower." })) },
   { types = { "cohere2_vision" }, parts = both("cohere2", tower "siglip_vision_model") },
   { types = { "lfm2_vl" }, parts = both("lfm2", tower "siglip2_vision_model"), harmless = "projector_use_layernorm" },
+  { types = { "paligemma" }, parts = both("gemma", tower "siglip_vision_model"),
+    harmless = "text_config.use_bidirectional_attention=true" }, -- in the prefix alone, whose rows see each other
+  { types = { "modernvbert" }, parts = { text("modernbert", TEXT_MODEL),
+                                         tower("siglip_vision_model", "vision_model.") } },
   { types = { "deepseek_vl" }, parts = both("llama", tower "siglip_vision_model") },
   { types = { "janus" }, parts = both("llama", tower "janus_vision_model") },
   { types = { "granite_speech", "granite_speech_plus" }, parts = {

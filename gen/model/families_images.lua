@@ -106,8 +106,8 @@ return {
   { types = { "aimv2_text_model" }, stacks = { stack("encoder.layers.%d.attention", OUT_PROJ, joined(CAUSAL_ALWAYS,
     PADDED)) }, defaults = sizes(768, 6, 12) },
   { types = { "aimv2" }, parts = of_two("aimv2_text_model", "aimv2_vision_model"), harmless = LOGITS },
-  { types = { "altclip_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, defaults = sizes(1024, 16, 24),
-    beside = { "^output%.LayerNorm%." } },
+  { types = { "altclip_text_model" }, stacks = { stack({ AT_BERT, "encoder.layers.%d.attention" }, BERT, PADDED) },
+    defaults = sizes(1024, 16, 24), beside = { "^output%.LayerNorm%." } },
   { types = { "altclip_vision_model" }, defaults = sizes(768, 12, 12),
     stacks = { stack({ AT_TOWER, "encoder.layer.%d.self_attn" }, OUT_PROJ, always {}) } },
   { types = { "altclip" }, parts = of_two("altclip_text_model", "altclip_vision_model", "text_model.roberta."),
@@ -117,7 +117,7 @@ return {
     defaults = sizes(384, 6, 12, { depths = { 6, 3, 3 } }) },
   { types = { "groupvit" }, parts = of_two("groupvit_text_model", "groupvit_vision_model"), harmless = LOGITS },
   { types = { "xclip_text_model" }, stacks = tower(CAUSAL_ALWAYS), defaults = sizes(512, 8, 12) },
-  { types = { "xclip_vision_model" }, stacks = xclip_vision,
+  { types = { "xclip_vision_model" }, stacks = xclip_vision, harmless = "mit_num_attention_heads", -- another module's
     defaults = sizes(768, 12, 12, FRAMES) },
   { types = { "xclip" }, harmless = LOGITS, parts = {
     { within = { "text_config" }, of = "xclip_text_model", before = "text_model." },
@@ -145,6 +145,8 @@ return {
     defaults = sizes(1024, 16, 24) },
   { types = { "idefics2_vision" }, stacks = tower(SOME_KEYS), defaults = sizes(768, 12, 12) },
   { types = { "idefics3_vision", "smolvlm_vision" }, stacks = tower(SOME_KEYS), defaults = sizes(1152, 16, 12) },
+  { types = { "granite_docling_vision" }, stacks = tower(always {}), harmless = "scale_factor",
+    defaults = sizes(768, 12, 12) },
   { types = { "phi4_multimodal_vision" }, stacks = tower(SOME_KEYS), defaults = sizes(1152, 16, 27) },
   { types = { "ovis2_vision" }, stacks = { stack("encoder.layers.%d.attention", OUT_PROJ, always {}) },
     defaults = sizes(1024, 8, 24) },

@@ -8,7 +8,7 @@ local shapes = require "model.family_shapes"
 
 local stack = family_rows.stack
 local always, joined = k.always, k.joined
-local PADDED, CROSS, CAUSAL_ALWAYS, SOME_KEYS, SOME = k.PADDED, k.CROSS, k.CAUSAL_ALWAYS, s.SOME_KEYS, s.SOME
+local PADDED, CROSS, SOME_KEYS, SOME = k.PADDED, k.CROSS, s.SOME_KEYS, s.SOME
 local BERT, OUT_PROJ, O_PROJ, sizes = shapes.BERT, shapes.OUT_PROJ, shapes.O_PROJ, shapes.sizes
 
 local AT_BERT = "encoder.layer.%d.attention"
@@ -123,7 +123,7 @@ return {
     { dk = "d_kv" }) }, defaults = sizes(768, 12, 12, { d_kv = 64 }), harmless = s.BUCKETS },
   { types = { "pix2struct_text_model" }, defaults = { hidden_size = 768, num_heads = 12, num_layers = 12, d_kv = 64 },
     stacks = {
-      stack("layer.%d.self_attention.attention", MAPS, joined(CAUSAL_ALWAYS, k.BIAS, always { scale = 1 }), {
+      stack("layer.%d.self_attention.attention", MAPS, joined(shapes.decodes, k.BIAS, always { scale = 1 }), {
         layers = "num_layers", h = "num_heads", dk = "d_kv" }),
       stack("layer.%d.encoder_decoder_attention.attention", MAPS, joined(CROSS, PADDED, always { scale = 1 }), {
         layers = "num_layers", h = "num_heads", dk = "d_kv" }) },

@@ -37,7 +37,7 @@ local function dia(of, keys, more) return stack("layers.%d." .. of, O_PROJ, join
 
 -- Two halves around codes.
 local function mimi(side)
-  return stack(side .. "_transformer.layers.%d.self_attn", O_PROJ, joined(CAUSAL_ALWAYS, rope "half", k.windows))
+  return stack(side .. "_transformer.layers.%d.self_attn", O_PROJ, joined(k.CAUSAL_ONLY, rope "half", k.windows))
 end
 
 local SERIES = "scaling"

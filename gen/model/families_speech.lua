@@ -31,7 +31,7 @@ local PARAKEET = { within = { "encoder_config" }, of = "parakeet_encoder", befor
 
 local function half(side)
   return stack(("%s.%s_transformer.layers.%%d.self_attn"):format(side, side), O_PROJ, joined(
-    CAUSAL_ALWAYS, rope "half", k.windows))
+    k.CAUSAL_ONLY, rope "half", k.windows))
 end
 
 local LLAMA_3 = { factor = 32, rope_theta = 5e5, high_freq_factor = 0.5, low_freq_factor = 0.125,
@@ -60,13 +60,13 @@ return {
   { types = { "kyutai_speech_to_text" }, parts = of_codes("codec_config", "codec_model.", sizes(2048, 32, 48, {
     sliding_window = 375 })) },
   { types = { "gradium_phonon_tts" }, stacks = decoder({ "in_proj", "o_proj" },
-    joined(rope "interleaved", s.unbiased), { apart = true }), defaults = sizes(768, 12, 6),
+    joined(rope "interleaved", s.unbiased, s.thirds), { apart = true }), defaults = sizes(768, 12, 6),
     harmless = "flow_head_config lsd_time_logit_mean duration_delta_scale loss_weighting_num_layers" },
   { types = { "higgs_audio_v2" }, stacks = decoder(O_PROJ, rope "half"),
     defaults = sizes(3072, 24, 28, { num_key_value_heads = 8, head_dim = 128, rope_parameters = LLAMA_3 }) },
   { types = { "voxtral_realtime_text" }, stacks = VOXTRAL,
     defaults = sizes(4096, 32, 32, { num_key_value_heads = 8, head_dim = 128, sliding_window = 4096 }) },
-  { types = { "voxtral_realtime_encoder" }, stacks = { stack(LAYER, O_PROJ, joined(CAUSAL_ALWAYS, rope "half",
+  { types = { "voxtral_realtime_encoder" }, stacks = { stack(LAYER, O_PROJ, joined(k.CAUSAL_ONLY, rope "half",
     k.windows)) }, defaults = sizes(1280, 32, 32, { head_dim = 64, sliding_window = 750 }),
     older = s.WHISPER },
   { types = { "voxtral_realtime" }, parts = {

@@ -67,10 +67,15 @@ local function prophet(side, kind, keys)
     layers = ("num_%s_layers"):format(side), h = ("num_%s_attention_heads"):format(side) })
 end
 
--- Their encoder is BigBird's.
+-- Their encoder is BigBird's, whatever is_decoder says.
 local function bigbird_pegasus()
   local stacks = seq2seq(PADDED)
-  stacks[1].maps, stacks[1].keys = { "self.query", "self.key", "self.value", "output" }, shapes.big_bird
+  stacks[1].maps = { "self.query", "self.key", "self.value", "output" }
+  stacks[1].keys = function(c)
+    local keys = shapes.big_bird(c)
+    keys.causal = nil
+    return keys
+  end
   return stacks
 end
 
@@ -81,7 +86,7 @@ UDOP[1].keys = joined(UDOP[1].keys, always { mask_dims = "bhqk" }) -- which depe
 local function t5gemma(c)
   local decodes = c.within:find "decoder%.$"
   local capped = joined(k.scalar, k.softcapped)
-  local own = joined(rope "half", decodes and joined(CAUSAL_ALWAYS, k.window(k.even)) or t.even_both_sides, capped)
+  local own = joined(rope "half", decodes and joined(k.CAUSAL_ONLY, k.window(k.even)) or t.even_both_sides, capped)
   local stacks = { stack("layers.%d.self_attn", O_PROJ, own) }
   stacks[2] = decodes and stack("layers.%d.cross_attn", O_PROJ, joined(
     PADDED, shapes.of_encoder "cross_attention_hidden_size", capped)) or nil

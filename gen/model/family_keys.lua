@@ -31,6 +31,10 @@ M.CAUSAL_ALWAYS = always { causal = true }
 
 -- Decoders see all keys, as encoders of texts do, if their configs say so.
 local function is_causal(c) return c:flag("is_causal", true) end
+function M.CAUSAL_ONLY(c)
+  c:only("is_causal", true)
+  return { causal = true }
+end
 function M.CAUSAL(c) return is_causal(c) and { causal = true } or { kv_len = true } end
 
 -- Rope, whose fields transformers 5 has in rope_parameters, perhaps by kinds of layers, and older versions elsewhere.
@@ -159,6 +163,19 @@ function M.some_rope(kind, more)
   end
 end
 
+-- The same of Llama 4. A factor of its tables is nothing where norms follow.
+function M.llama4_rope(c, i, sizes)
+  local keys = M.some_rope("interleaved", { theta = 5e5 })(c, i, sizes)
+  local scaling = keys.scaling
+  if scaling and c:flag("use_qk_norm", true) then
+    keys.scaling = function(...)
+      local found = scaling(...)
+      return found and { factor = 1, divide = found.divide }
+    end
+  end
+  return keys
+end
+
 -- A window where a layer has no rope.
 function M.without_rope(i, c) return c:flag("use_sliding_window", false) and not has_rope(c, i) end
 
@@ -243,6 +260,7 @@ end
 -- Values have a norm, so they are the caller's: projected by v_proj, each head divided by its root mean square. The
 -- last layers take keys and values of others.
 local function own_values(c, i)
+  c:only("is_causal", true)
   local keys = { attention = "cross", causal = true, project = "qko", scale = 1 }
   if i >= c:int "num_hidden_layers" - c:number("num_kv_shared_layers", 0) then
     keys.limit = { 0, "num_kv_shared_layers", "this layer takes keys and values of another" }

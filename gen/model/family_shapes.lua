@@ -32,6 +32,12 @@ function M.decoder(maps, keys, more) return { stack("layers.%d.self_attn", maps,
 
 function M.bert(c) return { kv_len = true, causal = c:flag("is_decoder", false) or nil } end
 
+-- Decoders that a config may make encoders.
+function M.decodes(c)
+  c:only("is_decoder", true)
+  return { causal = true }
+end
+
 -- Short texts have all of attention; longer ones some blocks of it, unless the config says otherwise.
 function M.big_bird(c)
   local keys, kind = M.bert(c), c:word("attention_type", "block_sparse")

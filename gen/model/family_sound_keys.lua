@@ -33,6 +33,14 @@ function M.unbiased(c)
   return {}
 end
 
+-- Transformers cuts a joint map into thirds.
+function M.thirds(c, _, sizes)
+  if sizes.h_kv ~= sizes.h then
+    c:fail("num_key_value_heads", "must be num_attention_heads: Q, K and V are thirds of a joint map")
+  end
+  return {}
+end
+
 -- A model sees all keys, but its cache keeps the last of them.
 function M.kept(c)
   return { limit = { c:int "sliding_window", "sliding_window", "a cache keeps so many rows" } }

@@ -80,9 +80,13 @@ function M.ultrabert(c, i, sizes)
   return joined(always(keys), whole and k.PADDED or M.both_sides)(c, i, sizes)
 end
 
+-- Files have half of local_attention in a second field, which transformers 5 reads and version 4 does not.
 function M.modernbert_decoder(c, i, sizes)
   local keys = k.modernbert(c, i, sizes)
   local half = keys.window_left
+  if half and c:has "sliding_window" and c:int "sliding_window" ~= half then
+    c:fail("sliding_window", "must be half of local_attention, which is %d", half)
+  end
   keys.kv_len, keys.causal, keys.window_left, keys.window_right = nil, true, half and half - 1, nil
   return keys
 end

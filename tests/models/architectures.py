@@ -239,6 +239,7 @@ MORE = [
                  layer_types=["sliding_attention", "full_attention"], rope_scaling=YARN),
     changed("Llama 3.1", "Llama, linear", rope_scaling=LINEAR),
     changed("Llama 3.1", "Llama, YaRN", rope_scaling=YARN),
+    changed("Llama 4", "Llama 4, YaRN", since=5, rope_scaling=YARN),
     changed("Llama 3.1", "Llama, dynamic", rope_scaling=dict(rope_type="dynamic", factor=2.0)),
     changed("Llama", "Llama, both directions", "kv_len=true", 5, is_causal=False),
     changed("Mistral", "Mistral, both directions", "kv_len=true", 5, is_causal=False),

@@ -200,6 +200,12 @@ LLAVAS = [of_parts("Llama", f"{name}, text", kind, dict(model_type="llama", num_
         ("LLaVA OneVision", "llava_onevision", "siglip_vision_model"),
         ("Aya Vision", "aya_vision", "siglip_vision_model")]]
 
+LLAVAS += [
+    of_parts("Gemma", "PaliGemma, text", "paligemma", dict(model_type="gemma", num_hidden_layers=2), dict(
+        model_type="siglip_vision_model", **TINY_TOWER), since=5)._replace(at=SECOND),
+    of_parts("ModernBERT, whole", "ModernVBERT, text", "modernvbert", {}, TINY_TOWER, 5)._replace(
+        at="text_model.layers.0.attn")]
+
 # Types that are parts of others.
 PARTS = [f"{kind}_{side}_model" for kind in ["owlvit", "owlv2", "metaclip_2", "clipseg", "chinese_clip", "blip",
                                              "siglip2"] for side in ("text", "vision")] + [

@@ -58,6 +58,7 @@ COMPOSITES = [
     composite("Ovis 2", "ovis2"), composite("PaddleOCR VL", "paddleocr_vl", text=dict(SECTIONS, use_bias=True)),
     composite("Qwen 3 VL, experts", "qwen3_vl_moe", f"{ROPE} {RMS}", weights=GAINS, text=dict(EXPERTS, **SECTIONS)),
     composite("VideoLLaMA 3", "video_llama_3"), composite("Cosmos 3 Edge", "cosmos3_edge", text=SECTIONS),
+    Row("Cosmos 3 Edge, text alone", "cosmos3_edge_text", LAYER, Q_K_V_O, ROPE, dict(SECTIONS, **TINY_GQA), since=5),
     composite("Qwen 3 ASR", "qwen3_asr", f"{ROPE} {RMS}", weights=GAINS, **SOUNDS),
     composite("Fun-ASR Nano", "fun_asr_nano", f"{ROPE} {RMS}", weights=GAINS, adaptor_config=dict(
         hidden_size=64, intermediate_size=16, num_attention_heads=4, num_hidden_layers=1),

@@ -47,6 +47,8 @@ ROWS = [
       for part, keys in [("text", "causal=true kv_len=true"), ("vision", "")]],
     of_two("AltCLIP, text", "altclip", "text", tower("", "", "kv_len=true", f"roberta.{AT_BERT}", BERT, 5, of_5=dict(
         at="text_model.roberta.encoder.layers.0.attention"))),
+    Row("AltCLIP, text alone", "altclip_text_model", "encoder.layers.0.attention", BERT, "kv_len=true", since=5,
+        of_5={}),
     of_two("AltCLIP, vision", "altclip", "vision", tower("", "", "", TOWER.replace("layers", "layer"), since=5,
                                                          of_5=dict(at=f"vision_model.{TOWER}"))),
 ]
@@ -106,6 +108,8 @@ ROWS += [
       for part, at in [("tiles", "transformer.layers.0.self_attn"),
                        ("all tiles", "global_transformer.layers.0.self_attn")]],
     tower("Kosmos 2, vision", "kosmos_2_vision_model"),
+    tower("Granite Docling, vision", "granite_docling_vision", since=5, config=dict(
+        scale_factor=2, image_size=16, deepstack_visual_indexes=[0])),
 ]
 # Types that transformers 4 has as parts of others only.
 SINCE_5 = """flava_multimodal_model blip_2_vision_model instructblip_vision_model instructblip_qformer
@@ -201,9 +205,11 @@ INPUTS = {
     "flava_multimodal_model": both, "videomae": videos, "timesformer": videos, "blip_2_qformer": queries,
     **{kind: queries_and_texts for kind in QFORMERS[1:]}, **{kind: image for kind in TOWERS},
     **{kind: some_patches for kind in NAVIT}, "molmo2_vision": patches, "mllama_vision_model": tiles,
+    "granite_docling_vision": image,
     "xclip": texts_and_videos, "GIT, vision": texts_and_images, "TIPSv2, text": of_parts}
 BUILT_BY = {
     **TOWERS, **NAVIT, "vitpose_backbone": "VitPoseBackbone", "molmo2_vision": "Molmo2VisionModel",
+    "altclip_text_model": MODULES.format("altclip", "AltRobertaModel"),
     "mllama_vision_model": "MllamaVisionModel", "flava_multimodal_model": "FlavaMultimodalModel",
     **{kind: f"{name}QFormerModel" for kind, name in zip(QFORMERS, ("Blip2", "InstructBlip", "InstructBlipVideo"))}}
 PARTS = [f"{kind}_{part}_model" for kind in ("aimv2", "altclip", "flava", "groupvit", "xclip", "tipsv2")

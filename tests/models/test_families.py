@@ -92,6 +92,13 @@ REFUSED = [
      "many rows; a kernel may have up to 3 rows and keys, not 4"),
     ("gradium_phonon_tts", dict(attention_bias=True), dict(maps="in_proj o_proj", rows=dict(in_proj=3 * D)),
      "attention_bias: true is not supported"),
+    ("gradium_phonon_tts", dict(num_key_value_heads=1), dict(maps="in_proj o_proj", rows=dict(in_proj=2 * D)),
+     "num_key_value_heads: must be num_attention_heads"),
+    ("voxtral_realtime_encoder", dict(is_causal=False, sliding_window=3, rope_theta=1.0), {}, "is_causal: false is not "
+     "supported"),
+    ("gemma4_text", dict(is_causal=False), {}, "is_causal: false is not supported"),
+    ("pix2struct_text_model", dict(is_decoder=False, num_layers=1, num_heads=2, d_kv=4), dict(
+        at="layer.0.self_attention.attention", maps="query key value output"), "is_decoder: false is not supported"),
     ("neucodec", dict(rope_parameters=dict(rope_type="yarn")), dict(at="acoustic_decoder.layers.0.self_attn"),
      "rope_parameters.rope_type: yarn is not supported"),
     ("superglue", dict(gnn_layers_types=["both"]), dict(at="gnn.layers.0.attention", maps=BERT),

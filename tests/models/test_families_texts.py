@@ -30,6 +30,9 @@ REFUSED = [
     ("granite_swa", dict(layer_rope_theta=[]), {}, "layer_rope_theta: has no element 1"),
     ("olmo_hybrid", dict(layer_types=["full_attention"], rope_parameters=dict(rope_theta=None, rope_type="yarn")),
      dict(gains=GAINS), "rope_parameters.rope_type: yarn is not supported"),
+    ("modernbert-decoder", dict(layer_types=["sliding_attention"], local_attention=8, sliding_window=3,
+                                local_rope_theta=9.0), dict(
+        at="layers.0.attn", maps="q_proj k_proj v_proj Wo"), "sliding_window: must be half of local_attention"),
     ("xmod", dict(add_cross_attention=True), AT_BERT, "add_cross_attention = true"),
     ("t5gemma", {**dict.fromkeys(SIZES), "encoder": {**SIZES, "layer_types": ["chunked_attention"]}, "decoder": SIZES},
      dict(at="encoder.layers.0.self_attn"), "encoder.layer_types: chunked_attention is not known"),

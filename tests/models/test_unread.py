@@ -20,6 +20,7 @@ D = 8
 MAPS = {"bert": "encoder.layer.0.attention. self.query self.key self.value output.dense",
         "gpt_neox": "layers.0.attention. query_key_value dense",
         "mpt": "blocks.0.attn. Wqkv out_proj",
+        "xclip_vision_model": "encoder.layers.0.self_attn. q_proj k_proj v_proj out_proj",
         **dict.fromkeys(["llama", "mistral", "gemma2", "cohere", "llama4_text", "ministral3", "gemma3n_text", "gpt_oss",
                          "smollm3", "qwen2", "qwen3_moe"],
                         "layers.0.self_attn. q_proj k_proj v_proj o_proj"),
@@ -28,7 +29,8 @@ SIZES = dict(hidden_size=D, num_attention_heads=2, num_hidden_layers=1)
 ROPE = dict(rope_theta=100.0)
 SHAPES = dict(head_dim=4, num_key_value_heads=2)
 MORE = {"gemma2": SHAPES, "mpt": dict(d_model=D, n_heads=2, n_layers=1, num_attention_heads=None),
-        "gpt_neox": dict(rotary_pct=0.5), "phi3": dict(max_position_embeddings=64)}
+        "gpt_neox": dict(rotary_pct=0.5), "xclip_vision_model": dict(rope_theta=None),
+        "phi3": dict(max_position_embeddings=64)}
 KEYS = ["isa=scalar", "seq=4"]
 
 
@@ -116,6 +118,7 @@ HARMLESS = [  # nothing there, or nothing that changes attention
     ("llama", dict(use_bidirectional_attention=False, attention_bias=False, partial_rotary_factor=1.0,
                    attention_dropout=0.1, rope_interleaved=False), ["rotary_emb.inv_freq"]),
     ("gpt_neox", dict(use_qk_norm=False), ["bias", "masked_bias"]),
+    ("xclip_vision_model", dict(mit_num_attention_heads=8), []),
 ]
 
 
