@@ -13,6 +13,8 @@ local angles = require "model.gguf_rope"
 local always, joined = family_keys.always, family_keys.joined
 local rope, sliding = angles.rope, angles.sliding
 
+local SIZES = { layers = "block_count", h = "attention.head_count", h_kv = "attention.head_count_kv",
+                d_model = "embedding_length", dk = "attention.key_length" }
 local MAPS = { { "attn_q", "attn_k", "attn_v", "attn_output" }, { "attn_qkv", "attn_output" } }
 local GAINS = { q_norm = "attn_q_norm.weight", k_norm = "attn_k_norm.weight" }
 local SINK = { sink = "attn_sinks.weight" }
@@ -21,9 +23,7 @@ local SINK = { sink = "attn_sinks.weight" }
 local function block(keys, more)
   local made = {}
   for i, maps in ipairs(MAPS) do
-    made[i] = family_rows.stack("blk.%d", maps, joined(k.values, keys), {
-      layers = "block_count", h = "attention.head_count", h_kv = "attention.head_count_kv",
-      d_model = "embedding_length", dk = "attention.key_length" })
+    made[i] = family_rows.stack("blk.%d", maps, joined(k.values, keys), SIZES)
     for key, value in pairs(more or {}) do made[i][key] = value end
     local of = made[i].has
     made[i].has = function(c, layer) return k.trunk(c, layer) and (not of or of(c, layer)) end
@@ -144,6 +144,11 @@ local rows = {
   { types = { "neo-bert" }, stacks = block(joined(k.bert, TURNS)) },
   { types = { "modern-bert" }, stacks = block(joined(k.bert, sliding {
     period = 3, first = true, window = 0, base = 10000, scaled = angles.factor_alone, both = true })) },
+  -- A bias by the distance in both directions, which the caller has.
+  { types = { "jina-bert-v2" }, stacks = block(joined(k.bert, family_keys.BIAS)) },
+  { types = { "t5encoder" }, stacks = { family_rows.stack("enc.blk.%d", { "attn_q", "attn_k", "attn_v", "attn_o" },
+    joined(k.values, k.both_ways, family_keys.BIAS, always { scale = 1 }), SIZES) },
+    harmless = "attention.causal attention.relative_buckets_count" },
   { types = { "llada" }, stacks = block(joined(k.both_ways, TURNS), FACTORS), biases = NO_BIAS_OF_O,
     harmless = "attention.causal" },
   { types = { "dream" }, stacks = block(joined(k.both_ways, HALF)), harmless = "attention.causal" },
@@ -163,7 +168,8 @@ local rows = {
 }
 
 for _, row in ipairs(rows) do
-  row.own, row.shared, row.beside = "^attn_", "^rope_", { "^attn_norm", "^attn_output_norm" }
+  row.own, row.shared = "^attn_", "^rope_"
+  row.beside = { "^attn_norm", "^attn_output_norm", "^attn_rel_b" }
   if row.apart then row.beside[#row.beside + 1] = "^attn_v%.weight$" end
   row.harmless = ("%s rope.scaling.original_context_length rope.scaling.finetuned %s%s"):format(row.harmless or "",
     angles.BETAS, EXPERTS)

@@ -187,6 +187,9 @@ ROWS = [
     *plain("modern-bert", dict(NEOX, base=where(first(3), 10000.0, 500.0), both=where(first(3), 2), **BOTH),
            {"attention.causal": False, "attention.sliding_window": 4}, blocks=4, joint=True),
     *plain("modern-bert", dict(NEOX, **BOTH), {"attention.causal": False}, joint=True, name="modern-bert, whole"),
+    *plain("jina-bert-v2", dict(alibi=True, masked=True, **BOTH), {**BARE, "attention.causal": False}, biases="qkvo"),
+    *plain("t5encoder", dict(scale=1.0, drawn=True, masked=True, **BOTH), {
+        **BARE, "attention.relative_buckets_count": 32}),
     Case("llada", {}, dict(NORM, **BOTH), biases="qkv"),
     *plain("dream", dict(NEOX, **BOTH), {"attention.causal": False}, biases="qkv"),
     *[Case(name, RMS, dict(NEOX, **BOTH, **HEADS), tensors=GAINS) for name in ("llada-moe", "rnd1")],

@@ -80,6 +80,14 @@ def slopes(heads):
                         else (2 ** (-4 / power)) ** (2 * (h - power) + 1) for h in range(heads)])
 
 
+def of_distance(s, rows):
+    """ALiBi, or build_pos_bias with drawn numbers for distances: [heads, rows, keys]."""
+    distance = numpy.arange(rows) - numpy.arange(rows)[:, None]
+    if s.get("drawn"):
+        return numpy.random.default_rng(5).normal(size=(s["h"], 2 * rows))[:, distance + rows]
+    return -abs(distance) * slopes(s["h"])[:, None, None] * (1 if s.get("alibi") else 0)
+
+
 def bias(s, rows, real):
     """What is added to scores of a row for a key: [heads, rows, keys]."""
     row, key = numpy.arange(rows)[:, None], numpy.arange(rows)
@@ -90,8 +98,7 @@ def bias(s, rows, real):
         hidden = hidden | (row - key >= s["window"])
     if s.get("both") is not None:
         hidden = hidden | (abs(row - key) > s["both"])
-    distance = -abs(row - key) * slopes(s["h"])[:, None, None] if s.get("alibi") else numpy.zeros((s["h"], 1, 1))
-    return numpy.where(hidden, -numpy.inf, distance)
+    return numpy.where(hidden, -numpy.inf, of_distance(s, rows))
 
 
 def attention(x, w, s, real):
@@ -159,6 +166,11 @@ class File:
                 tensors[name] = 1 + 0.3 * self.draw.normal(size=[s.get(size, size) for size in shape])
         return {name: x.astype("f4") for name, x in tensors.items()}
 
+    def name(self, il, tensor):
+        if self.case.arch == "t5encoder":
+            return f"enc.blk.{il}.{tensor.replace('attn_output', 'attn_o')}"
+        return f"blk.{il}.{tensor}"
+
     def write(self, path):
         writer = gguf.GGUFWriter(path, self.case.arch)
         for name, value in self.fields.items():
@@ -169,7 +181,7 @@ class File:
             writer.add_tensor(name, x.astype("f4"))
         for il, tensors in self.blocks.items():
             for name, x in (joint(tensors) if self.case.joint else tensors).items():
-                writer.add_tensor(f"blk.{il}.{name}", numpy.ascontiguousarray(x))
+                writer.add_tensor(self.name(il, name), numpy.ascontiguousarray(x))
         for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file,
                       writer.close):
             write()
@@ -201,7 +213,7 @@ def test_architecture(name, tmp_path):
     file = File(case)
     imported = Imported(file.write(tmp_path / "model.gguf"), tmp_path / "out", f"isa={drawn_isa(name)}",
                         f"seq={ROWS}", f"batch={BATCH}")
-    assert list(imported.layers) == [f"blk.{il}" for il in file.blocks]
+    assert list(imported.layers) == [file.name(il, "")[:-1] for il in file.blocks]
     for il in drawn_blocks(file):
         s, weights = file.formula(il), {name: x.astype("f8") for name, x in file.blocks[il].items()}
         x, y = file.draw.normal(size=(BATCH, ROWS, 32)).astype("f4"), numpy.empty((BATCH, ROWS, 32), "f4")
@@ -210,10 +222,12 @@ def test_architecture(name, tmp_path):
         real = [REAL if both else ROWS, ROWS]
         expected = numpy.stack([attention(text.astype("f8"), weights, s, count) for text, count in zip(x, real)])
         given = {"kv_len": torch.tensor(real, dtype=torch.int32)} if both else {}
+        if s.get("masked"):
+            given["mask"] = torch.tensor(of_distance(s, ROWS)).float().contiguous()
         if s.get("normed"):
             v = (x @ weights["attn_v.weight"].T).reshape(BATCH * ROWS, s["h_kv"], -1)
             given |= {"k": torch.tensor(x), "v": torch.tensor(normed(v, s).astype("f4"))}
-        imported.run(f"blk.{il}", y=y.ctypes.data, q=x.ctypes.data, **pointers(given))
+        imported.run(file.name(il, "")[:-1], y=y.ctypes.data, q=x.ctypes.data, **pointers(given))
         for text, wanted, count in zip(y, expected, real):
             assert abs(text - wanted)[:count].max() <= NEAR * abs(wanted[:count]).max(), (il, imported.text)
 

@@ -341,6 +341,7 @@ GGUF_REFUSED = [
     ("stablelm", {}, GAINS, "attention.layer_norm_epsilon: is missing"),
     ("olmoe", {}, WHOLE_GAINS, "attention.layer_norm_rms_epsilon: is missing"),
     ("apertus", EPS, {**GAINS, "blk.0.attn_q_norm.bias": 4 * [1.0]}, "tensor attn_q_norm.bias"),
+    ("jina-bert-v2", {"attention.causal": False}, {"blk.0.attn_q_norm.weight": D * [1.0]}, "tensor attn_q_norm.weight"),
     ("olmo", {"attention.clamp_kqv": 8.0}, {}, "attention.clamp_kqv = 8"),
     ("ernie4_5", {}, {"blk.0.attn_output.bias": D * [1.0]}, "attn_output.bias (models of this type have none)"),
     ("gemma4", EPS, GAINS, "attention.key_length_swa: is missing"),
@@ -355,7 +356,7 @@ GGUF_REFUSED = [
     ("cohere2", {**SLIDES, "rope.freq_base_swa": 7.0}, {}, "rope.freq_base_swa: 7.0 must be rope.freq_base, 10000"),
     ("deepseek2-ocr", LINEAR, {}, "rope.scaling.factor = 2"),
     *[(kind, {}, {}, f"model type {kind} is not known") for kind in (
-        "deepseek2", "gptj", "dbrx", "bitnet", "hunyuan-moe", "maincoder", "jina-bert-v2", "t5", "mamba", "afmoe")],
+        "deepseek2", "gptj", "dbrx", "bitnet", "hunyuan-moe", "maincoder", "t5", "mamba", "afmoe")],
 ]
 
 
