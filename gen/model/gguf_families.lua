@@ -103,17 +103,17 @@ local rows = {
     harmless = "final_logit_softcapping" },
   { types = { "gemma3n" }, stacks = normed(joined(
     sliding { period = 5, base = 10000, scaled = angles.factor_alone }, k.gemma3n)), apart = true,
-    harmless = "final_logit_softcapping altup.correct_scale attention.shared_kv_layers" },
+    harmless = "final_logit_softcapping activation_sparsity_scale attention.shared_kv_layers" },
   { types = { "gemma4" }, apart = true, harmless = "final_logit_softcapping", stacks = normed(k.gemma4, {
     by_layer = true, frequencies = FACTORS.frequencies, divided = k.gemma4_whole }) },
-  { types = { "gemma-embedding" }, harmless = "attention.causal", stacks = block(joined(k.both_ways, sliding {
+  { types = { "gemma-embedding" }, harmless = "attention.causal final_logit_softcapping", stacks = block(joined(k.both_ways, sliding {
     period = 6, base = 10000, scaled = angles.factor_alone, both = true }, k.norm), { more = GAINS }) },
   { types = { "olmo2" }, stacks = decoder(joined(sliding { period = 4, window = 0, only = true, scaled = angles.plain },
                                                  k.whole_norm), { more = GAINS }) },
   { types = { "mellum" }, stacks = normed(sliding { period = 4, window = 0, only = true, scaled = angles.plain }) },
   { types = { "plamo3" }, stacks = normed(
     sliding { period = 8, window = 0, base = 10000, scaled = angles.factor_alone }, { by_layer = true }) },
-  { types = { "maple" }, stacks = normed(sliding { turned = angles.in_windows }) },
+  { types = { "maple" }, stacks = normed(sliding { turned = angles.in_windows }), harmless = "swiglu_clamp_exp" },
   { types = { "mimo2" }, stacks = decoder(joined(
     sliding { base = 10000, scaled = angles.factor_alone }, k.with("attn_sinks.weight", always { sink = true })),
     { more = SINK, by_layer = true, factor = k.value_scale }) },

@@ -131,7 +131,7 @@ ROWS = [
     Case("grok", {"attention.output_scale": 0.5, "attn_logit_softcapping": 2.0, **YARN,
                   "rope.scaling.yarn_beta_slow": 2.0}, dict(
         NEOX, scale=0.5, softcap=2.0, factor=4.0, yarn=(8.0, 2.0, 0.0)), name="grok, yarn"),
-    Case("gemma3n", {**RMS, **SWA, **LINEAR}, dict(
+    Case("gemma3n", {**RMS, **SWA, **LINEAR, "activation_sparsity_scale": [1.5, 0.0]}, dict(
         NEOX, scale=1.0, normed=True, base=where(last(5), 70.0, 500.0), factor=where(last(5), 1.0, 2.0),
         window=where(last(5), 3), **HEADS), 6, tensors=GAINS),
     Case("gemma4", {**RMS, **SWA, **LIST, "attention.key_length_swa": 8, "attention.value_length_swa": 8,
@@ -140,7 +140,7 @@ ROWS = [
         dk=where(LISTED, 8, 12), dv=where(LISTED, 8, 12), dims=where(LISTED, 4, 12), h_kv=where(LISTED, 2, 1),
         divisors=where(LISTED, None, "rope_freqs.weight")), 4, tensors={
             "attn_q_norm.weight": ("dk",), "attn_k_norm.weight": ("dk",), **FREQS["tensors"]}),
-    Case("gemma-embedding", {**RMS, **WINDOW, **LINEAR}, dict(
+    Case("gemma-embedding", {**RMS, **WINDOW, **LINEAR, "final_logit_softcapping": 30.0}, dict(
         NEOX, norm="rms", eps=1e-3, base=where(last(6), 10000.0, 500.0), factor=where(last(6), 1.0, 2.0),
         both=where(last(6), 1), **BOTH), 7, tensors=GAINS),
     Case("mellum", {**RMS, **WINDOW, **LINEAR}, dict(NEOX, window=where(last(4), 3), factor=where(last(4), 1.0, 2.0),
@@ -148,7 +148,8 @@ ROWS = [
     Case("mellum", RMS, dict(NEOX, **HEADS), tensors=GAINS, name="mellum, whole"),
     Case("plamo3", {**RMS, **WINDOW}, dict(NEOX, window=where(last(8), 3), base=where(last(8), 10000.0, 500.0),
                                            **HEADS), 8, joint=True, tensors=GAINS),
-    windows("maple", LISTED, dict(NEOX, base=70.0, **HEADS), {**RMS, **SWA, **LIST}, blocks=4, tensors=GAINS),
+    windows("maple", LISTED, dict(NEOX, base=70.0, **HEADS), {**RMS, **SWA, **LIST, "swiglu_clamp_exp": 7.0},
+            blocks=4, tensors=GAINS),
     Case("mimo2", {**SWA, **LIST, "attention.value_length": 10, "attention.value_scale": 0.6,
                    "attention.head_count_kv": [2, 1, 2, 1]},
          dict(NEOX, base=where(LISTED, 70.0, 500.0), window=where(LISTED, 3), sink=True, out=0.6,
