@@ -43,7 +43,7 @@ end
 local FACTORS = { frequencies = { "rope_freqs.weight" } }
 local LONG = { frequencies = { "rope_factors_short.weight", "rope_factors_long.weight" } }
 
--- Decoders whose files may have angles' divisors: of all texts, or of short and long ones.
+-- Decoders whose files may have divisors of angles: of all texts, or of short and long ones.
 local function tuned(keys, more)
   return function(c)
     local all = { frequencies = (c:word("rope.scaling.type", "linear") == "longrope" and LONG or FACTORS).frequencies }
@@ -106,8 +106,9 @@ local rows = {
     harmless = "final_logit_softcapping activation_sparsity_scale attention.shared_kv_layers" },
   { types = { "gemma4" }, apart = true, harmless = "final_logit_softcapping", stacks = normed(k.gemma4, {
     by_layer = true, frequencies = FACTORS.frequencies, divided = k.gemma4_whole }) },
-  { types = { "gemma-embedding" }, harmless = "attention.causal final_logit_softcapping", stacks = block(joined(k.both_ways, sliding {
-    period = 6, base = 10000, scaled = angles.factor_alone, both = true }, k.norm), { more = GAINS }) },
+  { types = { "gemma-embedding" }, harmless = "attention.causal final_logit_softcapping", stacks = block(joined(
+    k.both_ways, sliding { period = 6, base = 10000, scaled = angles.factor_alone, both = true }, k.norm),
+    { more = GAINS }) },
   { types = { "olmo2" }, stacks = decoder(joined(sliding { period = 4, window = 0, only = true, scaled = angles.plain },
                                                  k.whole_norm), { more = GAINS }) },
   { types = { "mellum" }, stacks = normed(sliding { period = 4, window = 0, only = true, scaled = angles.plain }) },
