@@ -15,6 +15,7 @@ sys.path += [str(ROOT / "tests"), str(ROOT / "tests/models")]
 
 import architectures
 import families
+import gguf_models
 import tools
 
 HEAD = """# What is supported
@@ -145,7 +146,8 @@ def gguf_of_tests():
     tree = ast.parse((ROOT / "tests/models/test_import.py").read_text())
     table, = (node.value for node in tree.body
               if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GGUF")
-    return {name.lower().replace("_", "-") for name in ast.literal_eval(table).values()}
+    return {name.lower().replace("_", "-") for name in ast.literal_eval(table).values()} | {
+        case.arch for case in gguf_models.ROWS}
 
 
 def onnx_operators():
@@ -166,7 +168,7 @@ def models():
     operators = listed(f"{name} of {domain or 'ai.onnx'}" for domain, name in onnx_operators())
     return ["| file | models | tested by |", "|---|---|---|",
             f"| a folder of transformers | {listed(known)} | the module in transformers, with drawn weights |",
-            f"| GGUF | {listed(gguf)} | the same, with a file that the package gguf writes |",
+            f"| GGUF | {listed(gguf)} | the same, or llama.cpp's formula, with a file that the package gguf writes |",
             f"| ONNX | {operators}; attention that is written out in MatMul and Softmax | drawn graphs in ONNX "
             "Runtime; besides, each import evaluates the graph beside the formula |"]
 

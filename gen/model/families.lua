@@ -16,8 +16,10 @@
 --     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
 --              count = of (config) to how many numbers the tensor has, optional = true: not all layers have it }
 --     has      of (fields, number of the layer): whether it is one of these
+--     by_layer true: heads and heads of keys may be lists with an element for each layer
 --     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
 --     frequencies   tensors by which angles may be divided: one for all texts, or one for short and one for long texts
+--     divided  of (fields, number of the layer): whether they are in this layer, else they are in all
 --   parts    of a model with several, for each:
 --     within       fields; the first of them that is there has the config of the part
 --     of, before   its type, where its config does not say it; the text before the names of its layers, or a list

@@ -4,15 +4,18 @@ local M = {}
 
 local STANDARD = { h = "num_attention_heads", h_kv = "num_key_value_heads", d_model = "hidden_size", dk = "head_dim" }
 
--- h, h_kv, d_model and dk of a stack.
-function M.sizes(c, stack)
-  local function size(key, default)
+-- h, h_kv, d_model and dk of layer i of a stack, from 0 on.
+function M.sizes(c, stack, i)
+  local function size(key, default, layer)
     local field = stack[key] or STANDARD[key]
-    return type(field) == "number" and field or c:int(field, default)
+    if type(field) == "number" then return field end
+    if not stack.by_layer or not c:is_list(field) then return c:int(field, default) end
+    local value = c:of_layer(field, layer or i)
+    return value > 0 and value or c:fail(field, "element %d must be a number from 1 on", (layer or i) + 1)
   end
   local sizes = { h = size "h", d_model = size "d_model" }
   sizes.h_kv = size("h_kv", sizes.h)
-  sizes.dk = size("dk", math.max(1, sizes.d_model // sizes.h))
+  sizes.dk = size("dk", math.max(1, sizes.d_model // size("h", nil, 0)))
   return sizes
 end
 

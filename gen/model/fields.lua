@@ -4,7 +4,7 @@
 -- Fields that nobody asks for can be listed; gen/model/unread.lua knows which of them matter.
 --
 -- A missing field has its value in `defaults`, if there is one. A field that is null has no value. `older` has the
--- names that fields had before.
+-- names that fields had before. `tensors` are those of the model, by their names.
 
 local wording = require "base.wording"
 
@@ -97,6 +97,15 @@ function M:list(name)
   return ask(self, name, false, function(value)
     return type(value) == "table" and (next(value) == nil or value[1] ~= nil)
   end, "a list") or nil
+end
+
+-- A count from 0 on that is the same in all layers, or has an element for each in a list: that of layer i, from 0 on.
+function M:of_layer(name, i, default)
+  local value = self:is_list(name) and self:list(name)[i + 1]
+  if not self:is_list(name) then value = self:number(name, default) end
+  if math.type(value) == "integer" and value >= 0 and value <= 1 << 31 then return value end
+  self:fail(name, "%s must be a number from 0 on", self:is_list(name) and ("element %d"):format(i + 1) or
+    wording.short(value))
 end
 
 -- A list of a few numbers from 1 to `most`, 1024 if it is not given.

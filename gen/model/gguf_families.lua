@@ -2,225 +2,178 @@
 -- type before them, tensors of a layer without its block. Their meaning is that of llama.cpp: a missing key has the
 -- default that it has there, or is required as it is there. Each row was checked against llama.cpp at commit 0c1e57098,
 -- that of llama-cpp-python 0.3.36: src/llama-model.cpp, llama-context.cpp, llama-graph.cpp and models.
+--
+-- docs/models.md says which models llama.cpp has besides, and what a kernel does not have of them.
 
-local angles = require "model.rope"
 local family_rows = require "model.family_rows"
 local family_keys = require "model.family_keys"
-local fields = require "model.fields"
-local wording = require "base.wording"
+local k = require "model.gguf_keys"
+local angles = require "model.gguf_rope"
 
 local always, joined = family_keys.always, family_keys.joined
+local rope, sliding = angles.rope, angles.sliding
 
--- A decoder, unless it is said otherwise.
-local function causal(c) return c:flag("attention.causal", true) and { causal = true } or { kv_len = true } end
-
--- Without the key llama.cpp takes it for a decoder, and its converter always writes it.
-local function bert(c) return { kv_len = true, causal = c:flag "attention.causal" or nil } end
-
--- ---- rope ----
-
--- Each kind of scaling: of (fields, factor of the angles, that of cosines and sines) to a function of (rope_theta,
--- pairs) to what model.rope makes of them.
-local scalings = {}
-
-function scalings.none(_, _, factor)
-  return function() return angles.linear(1, factor) end
-end
-
-function scalings.linear(_, by, factor)
-  return function() return angles.linear(by, factor) end
-end
-
--- Its betas are these two, whatever the file says: llama.cpp reads them for other types of models only.
-local BETAS = "rope.scaling.yarn_beta_fast=32 rope.scaling.yarn_beta_slow=1 rope.scaling.yarn_ext_factor=1"
-
-function scalings.yarn(c, by, factor)
-  if by < 1 then c:fail("rope.scaling.factor", "%s must be at least 1 with yarn", by) end
-  local trained = c:int("rope.scaling.original_context_length", c:int "context_length")
-  return function(theta, pairs)
-    if theta <= 1 then c:fail("rope.freq_base", "must be larger than 1 with yarn") end
-    return angles.yarn({ by = by, trained = trained, beta_fast = 32, beta_slow = 1, truncate = true, step = true,
-                         factor = factor * (0.1 * math.log(by) + 1) }, theta, pairs)
-  end
-end
-
-local function factor_of(c) return fields.agreed({ { c, "rope.scaling.factor" }, { c, "rope.scale_linear" } }, 1) end
-
-local function scaling(c)
-  local kind = c:word("rope.scaling.type", "linear")
-  local of = scalings[kind] or c:fail("rope.scaling.type", "%s is not supported", wording.short(kind))
-  return of(c, factor_of(c), c:positive("rope.scaling.attn_factor", 1))
-end
-
--- Rows of Q and K of Llama's family are permuted in these files, so that rope turns neighbours.
-local function rope(kind)
-  return function(c, _, sizes)
-    return { rope = kind, rope_theta = c:positive("rope.freq_base", 10000), scaling = scaling(c),
-             rope_dims = c:int("rope.dimension_count", sizes.dk) }
-  end
-end
-
--- Whether a layer has a window: by a list, or all have but each so many-th, by default `period`; 0 says all.
-local function slides(c, i, period)
-  local name = "attention.sliding_window_pattern"
-  if not c:is_list(name) then
-    period = c:number(name, period) ~= 0 and c:int(name, period) or 0
-    return period == 0 or i % period < period - 1
-  end
-  local list, count = c:list(name), c:int "block_count"
-  if #list ~= count then c:fail(name, "has %d elements, and there are %d blocks", #list, count) end
-  return list[i + 1] ~= 0
-end
-
--- Rope, and a window in some layers.
---
---   period    the default of sliding_window_pattern
---   window    that of sliding_window; without one it is required, and 0 says that no layer has a window
---   base      that of rope in them, else the same base
---   only      true where there is no other base
---   scaled    of (fields) to what scales it in them, else the same scaling
-local function sliding(s)
-  return function(c, i, sizes)
-    local keys = rope "half"(c, i, sizes)
-    local base = c:positive("rope.freq_base_swa", s.base or keys.rope_theta)
-    if s.only and base ~= keys.rope_theta then
-      c:fail("rope.freq_base_swa", "%s must be rope.freq_base, %s, which llama.cpp takes in all layers of this model",
-             base, keys.rope_theta)
-    end
-    local has = slides(c, i, s.period)
-    if s.window == 0 and c:number("attention.sliding_window", 0) == 0 then return keys end
-    local rows = c:int("attention.sliding_window", s.window)
-    if not has then return keys end
-    if not s.scaled and c:word("rope.scaling.type", "linear") == "none" and factor_of(c) ~= 1 then
-      c:fail("rope.scaling.factor", "%s must be 1 with rope.scaling.type none: llama.cpp takes it in layers with a " ..
-        "window alone", factor_of(c))
-    end
-    keys.window_left, keys.rope_theta = rows - 1, base
-    if s.scaled then keys.scaling = s.scaled(c) end
-    return keys
-  end
-end
-
--- Layers of Gemma 3 with a window have the factor of cosines and sines alone.
-local function factor_alone(c)
-  local factor = c:positive("rope.scaling.attn_factor", 1)
-  return function() return angles.linear(1, factor) end
-end
-
-local function plain() return nil end
-
--- Rope whose pairs have places of three kinds, which are the same in texts; the fourth is always 0 there.
-local function sections(c, i, sizes)
-  local name = "rope.dimension_sections"
-  local list = c:list(name) or c:fail(name, "is missing")
-  if #list ~= 4 or list[4] ~= 0 then c:fail(name, "must be 4 numbers, of which the last is 0") end
-  return rope "half"(c, i, sizes)
-end
-
--- Every fourth layer has no rope.
-local function some_rope(kind)
-  local of = rope(kind)
-  return function(c, i, sizes)
-    local keys = of(c, i, sizes)
-    return (i + 1) % 4 ~= 0 and keys or {}
-  end
-end
-
--- ---- further keys ----
-
-local function norm(c)
-  return { qk_norm = "rms", norm_eps = c:positive "attention.layer_norm_rms_epsilon" }
-end
-
--- Layer norms, which only the large ones of these models have.
-local LARGE = 64
-local function command_r(c)
-  if c:int "block_count" < LARGE then return {} end
-  return { qk_norm = "layer", norm_span = "each", norm_eps = c:positive "attention.layer_norm_epsilon" }
-end
-
--- The largest of Gemma's models have a scale by the width of their rows.
-local function gemma(largest)
-  return function(c, _, sizes)
-    local large = c:int "block_count" == largest
-    return { scale = large and (sizes.d_model // sizes.h) ^ -0.5 or nil }
-  end
-end
-
-local function softcap(c) return { softcap = c:positive("attn_logit_softcapping", 50) } end
-
--- A scale of 0 is the usual one; and a switch with another name says whether there is rope.
-local function granite(c, i, sizes)
-  local keys = rope "interleaved"(c, i, sizes)
-  if not c:flag("rope.scaling.finetuned", true) then keys = {} end
-  keys.scale = c:number("attention.scale", 0) ~= 0 and c:positive "attention.scale" or nil
-  return keys
-end
-
--- default: of the largest slope.
-local function alibi(default)
-  return function(c)
-    local bias = c:number("attention.max_alibi_bias", default)
-    if bias ~= 8 and bias ~= default then c:fail("attention.max_alibi_bias", "%s; must be 8", bias) end
-    return bias == 8 and { alibi = true } or {}
-  end
-end
-
-local function values(c, _, sizes) return { dv = c:int("attention.value_length", sizes.d_model // sizes.h) } end
-
--- ---- rows ----
-
+local SIZES = { layers = "block_count", h = "attention.head_count", h_kv = "attention.head_count_kv",
+                d_model = "embedding_length", dk = "attention.key_length" }
 local MAPS = { { "attn_q", "attn_k", "attn_v", "attn_output" }, { "attn_qkv", "attn_output" } }
 local GAINS = { q_norm = "attn_q_norm.weight", k_norm = "attn_k_norm.weight" }
+local SINK = { sink = "attn_sinks.weight" }
 
 -- Layers whose matrices of Q, K and V are three, or one.
 local function block(keys, more)
   local made = {}
   for i, maps in ipairs(MAPS) do
-    made[i] = family_rows.stack("blk.%d", maps, joined(values, keys), {
-      layers = "block_count", h = "attention.head_count", h_kv = "attention.head_count_kv",
-      d_model = "embedding_length", dk = "attention.key_length" })
+    made[i] = family_rows.stack("blk.%d", maps, joined(k.values, keys), SIZES)
     for key, value in pairs(more or {}) do made[i][key] = value end
+    local of = made[i].has
+    made[i].has = function(c, layer) return k.trunk(c, layer) and (not of or of(c, layer)) end
   end
   return made
 end
 
-local function decoder(keys, more) return block(joined(causal, keys), more) end
+local function decoder(keys, more) return block(joined(k.causal, keys), more) end
+
+-- Decoders with a norm of each head of Q and K.
+local function normed(keys, more)
+  local all = { more = GAINS }
+  for key, value in pairs(more or {}) do all[key] = value end
+  return decoder(joined(keys, k.norm), all)
+end
 
 local FACTORS = { frequencies = { "rope_freqs.weight" } }
+local LONG = { frequencies = { "rope_factors_short.weight", "rope_factors_long.weight" } }
+
+-- Decoders whose files may have divisors of angles: of all texts, or of short and long ones.
+local function tuned(keys, more)
+  return function(c)
+    local all = { frequencies = (c:word("rope.scaling.type", "linear") == "longrope" and LONG or FACTORS).frequencies }
+    for key, value in pairs(more or {}) do all[key] = value end
+    return decoder(keys, all)
+  end
+end
+
+local EXPERTS = " expert_weights_scale expert_weights_norm expert_group_scale"
+local OF_GRANITE = "logit_scale embedding_scale residual_scale"
+local HALF, TURNS = rope "half", rope "interleaved"
+local IN_WINDOWS = { period = 4, only = true, turned = angles.in_windows }
+local NO_BIAS_OF_O = { o = false } -- llama.cpp reads one and does not add it
 
 local rows = {
-  { types = { "llama" }, stacks = decoder(rope "interleaved", FACTORS) },
-  { types = { "qwen2", "qwen2moe", "gemma", "starcoder2", "falcon" }, stacks = decoder(rope "half") },
-  { types = { "qwen2vl" }, stacks = decoder(sections) },
-  { types = { "qwen3", "qwen3moe" }, stacks = decoder(joined(rope "half", norm), { more = GAINS }) },
-  { types = { "gemma2" }, stacks = decoder(joined(sliding { period = 2, window = 4096 }, gemma(46), softcap)),
-    harmless = "final_logit_softcapping" },
-  { types = { "gemma3" }, stacks = decoder(joined(
-    sliding { period = 6, window = 0, base = 10000, scaled = factor_alone }, norm, gemma(62)), { more = GAINS }),
-    harmless = "final_logit_softcapping" },
-  { types = { "olmo2" }, stacks = decoder(joined(sliding { period = 4, window = 0, only = true, scaled = plain }, norm,
-                                                 always { norm_span = "all" }), { more = GAINS }) },
-  { types = { "command-r" }, stacks = decoder(joined(rope "interleaved", command_r), { more = GAINS }),
+  { types = { "llama", "llama-embed" }, stacks = tuned(TURNS) },
+  { types = { "qwen2", "qwen2moe", "gemma", "starcoder2", "falcon", "gptneox", "phi2", "qwen", "orion", "codeshell",
+              "plamo", "nemotron", "seed_oss", "jais2", "pangu-embedded" }, stacks = decoder(HALF) },
+  { types = { "internlm2", "xverse", "olmo", "arctic", "deepseek", "chatglm", "pockettts" }, stacks = decoder(TURNS),
+    harmless = "attention.clamp_kqv=0" },
+  { types = { "exaone" }, stacks = decoder(HALF, FACTORS) },
+  { types = { "arcee", "nanbeige" }, stacks = decoder(TURNS, FACTORS), harmless = "skip_loop_final_norm" },
+  { types = { "deci" }, stacks = tuned(TURNS, { by_layer = true, has = k.has_keys }) },
+  { types = { "minicpm" }, stacks = tuned(TURNS), harmless = OF_GRANITE },
+  { types = { "ernie4_5", "ernie4_5-moe" }, stacks = decoder(TURNS), biases = NO_BIAS_OF_O,
+    harmless = "rope.dimension_sections" },
+  { types = { "qwen2vl", "paddleocr" }, stacks = decoder(angles.sections) },
+  { types = { "glm4" }, stacks = decoder(angles.some_sections "interleaved") },
+  { types = { "glm4moe" }, stacks = decoder(joined(angles.some_sections "half", k.with("attn_q_norm.weight", k.norm)),
+                                            { more = GAINS }) },
+  { types = { "qwen3", "qwen3moe", "dots1", "bailingmoe2", "grovemoe", "hy_v3" }, stacks = normed(HALF) },
+  { types = { "qwen3vl", "qwen3vlmoe", "qwen3tts" }, stacks = normed(angles.turns_of_sections) },
+  { types = { "apertus" }, stacks = tuned(joined(HALF, k.norm), { more = GAINS }) },
+  { types = { "openelm" }, stacks = normed(HALF, { by_layer = true }) },
+  { types = { "lfm2", "lfm2moe" }, stacks = normed(joined(HALF, k.window), { by_layer = true, has = k.has_keys }) },
+  { types = { "olmoe", "minimax-m2" }, stacks = decoder(joined(HALF, k.whole_norm), { more = GAINS }) },
+  { types = { "plamo2" }, stacks = decoder(joined(HALF, k.each_norm, k.by_values),
+                                           { more = GAINS, by_layer = true, has = k.has_keys }) },
+  { types = { "stablelm" }, stacks = decoder(joined(HALF, k.with("attn_q_norm.weight", k.layer_norm)),
+                                             { more = GAINS }) },
+  { types = { "chameleon" }, stacks = decoder(joined(TURNS, k.fixed_norm), { more = GAINS }), harmless = "swin_norm" },
+  { types = { "talkie" }, stacks = decoder(joined(HALF, k.each_norm), { more = { q_norm = k.GAIN_OF_HEADS } }),
     harmless = "logit_scale" },
-  { types = { "granite" }, stacks = decoder(granite, FACTORS),
-    harmless = "logit_scale embedding_scale residual_scale" },
-  { types = { "smollm3" }, stacks = decoder(some_rope "interleaved") },
-  { types = { "gpt-oss" }, stacks = decoder(joined(sliding { period = 2 }, always { sink = true }),
-                                            { more = { sink = "attn_sinks.weight" } }) },
+  { types = { "bailingmoe" }, stacks = decoder(joined(TURNS, k.by_columns)) },
+  { types = { "deepseek2-ocr" }, stacks = decoder(function(c)
+    return { rope = "half", rope_theta = c:positive("rope.freq_base", 10000) }
+  end), harmless = "rope.dimension_count" },
+  { types = { "cogvlm" }, stacks = decoder(always { rope = "half", rope_theta = 10000 }),
+    harmless = "rope.freq_base rope.dimension_count rope.scaling.type rope.scaling.factor" },
+  { types = { "grok" }, stacks = decoder(joined(rope("half", { fast = 8 }), k.grok, k.softcap(30))),
+    harmless = "logit_scale embedding_scale router_logit_softcapping final_logit_softcapping " ..
+      "attention.temperature_length rope.scaling.yarn_attn_factor=1" },
+  { types = { "gemma2" }, stacks = decoder(joined(sliding { period = 2, window = 4096 }, k.gemma(46), k.softcap(50))),
+    harmless = "final_logit_softcapping" },
+  { types = { "gemma3" }, stacks = normed(joined(
+    sliding { period = 6, window = 0, base = 10000, scaled = angles.factor_alone }, k.gemma(62))),
+    harmless = "final_logit_softcapping" },
+  { types = { "gemma3n" }, stacks = normed(joined(
+    sliding { period = 5, base = 10000, scaled = angles.factor_alone }, k.gemma3n)), apart = true,
+    harmless = "final_logit_softcapping activation_sparsity_scale attention.shared_kv_layers" },
+  { types = { "gemma4" }, apart = true, harmless = "final_logit_softcapping", stacks = normed(k.gemma4, {
+    by_layer = true, frequencies = FACTORS.frequencies, divided = k.gemma4_whole }) },
+  { types = { "gemma-embedding" }, harmless = "attention.causal final_logit_softcapping", stacks = block(joined(
+    k.both_ways, sliding { period = 6, base = 10000, scaled = angles.factor_alone, both = true }, k.norm),
+    { more = GAINS }) },
+  { types = { "olmo2" }, stacks = decoder(joined(sliding { period = 4, window = 0, only = true, scaled = angles.plain },
+                                                 k.whole_norm), { more = GAINS }) },
+  { types = { "mellum" }, stacks = normed(sliding { period = 4, window = 0, only = true, scaled = angles.plain }) },
+  { types = { "plamo3" }, stacks = normed(
+    sliding { period = 8, window = 0, base = 10000, scaled = angles.factor_alone }, { by_layer = true }) },
+  { types = { "maple" }, stacks = normed(sliding { turned = angles.in_windows }), harmless = "swiglu_clamp_exp" },
+  { types = { "mimo2" }, stacks = decoder(joined(
+    sliding { base = 10000, scaled = angles.factor_alone }, k.with("attn_sinks.weight", always { sink = true })),
+    { more = SINK, by_layer = true, factor = k.value_scale }) },
+  { types = { "command-r" }, stacks = decoder(joined(TURNS, k.command_r), { more = GAINS }), harmless = "logit_scale" },
+  { types = { "cohere2" }, harmless = "logit_scale", stacks = decoder(
+    sliding { kind = "interleaved", period = 4, only = true, turned = angles.in_windows }) },
+  { types = { "cohere2moe" }, harmless = "logit_scale", stacks = decoder(
+    sliding { kind = "interleaved", period = 4, first = true, only = true, turned = angles.in_first }) },
+  { types = { "exaone-moe" }, stacks = normed(sliding(IN_WINDOWS), FACTORS) },
+  { types = { "exaone4" }, stacks = normed(k.exaone4, { frequencies = FACTORS.frequencies }),
+    harmless = "attention.sliding_window attention.sliding_window_pattern rope.freq_base_swa" },
+  { types = { "smallthinker" }, stacks = decoder(k.smallthinker),
+    harmless = "attention.sliding_window_pattern rope.freq_base_swa" },
+  { types = { "granite" }, stacks = tuned(joined(k.switched, k.own_scale)), harmless = OF_GRANITE },
+  { types = { "granitemoe" }, stacks = tuned(joined(TURNS, k.own_scale)), harmless = OF_GRANITE },
+  { types = { "granitehybrid" }, harmless = OF_GRANITE, stacks = decoder(joined(k.switched, k.own_scale), {
+    frequencies = FACTORS.frequencies, by_layer = true, has = k.has_keys }) },
+  { types = { "granite_swa" }, harmless = OF_GRANITE, stacks = tuned(joined(
+    k.listed "interleaved", k.own_scale, k.listed_window, always { sink = true }), { more = SINK }) },
+  { types = { "smollm3" }, stacks = decoder(angles.some_rope "interleaved") },
+  { types = { "gpt-oss" }, stacks = decoder(joined(sliding { period = 2 }, always { sink = true }), { more = SINK }) },
+  { types = { "llama4" }, stacks = decoder(k.llama4, FACTORS) },
+  { types = { "mistral3" }, stacks = tuned(k.mistral3) },
   -- llama.cpp switches its window off, for converters write a wrong one.
-  { types = { "phi3" }, harmless = "attention.sliding_window", stacks = decoder(rope "half", {
-    frequencies = { "rope_factors_short.weight", "rope_factors_long.weight" } }) },
-  { types = { "bert" }, stacks = block(bert) },
-  { types = { "nomic-bert" }, stacks = block(joined(bert, rope "half")) },
-  { types = { "gpt2" }, stacks = decoder(always {}) },
-  { types = { "bloom" }, stacks = decoder(alibi(8)) },
-  { types = { "mpt" }, stacks = decoder(alibi(0)) },
+  { types = { "phi3", "phimoe" }, harmless = "attention.sliding_window", stacks = decoder(HALF, LONG) },
+  { types = { "bert" }, stacks = block(k.bert) },
+  { types = { "nomic-bert", "nomic-bert-moe", "jina-bert-v3", "eurobert" }, stacks = block(joined(k.bert, HALF)) },
+  { types = { "neo-bert" }, stacks = block(joined(k.bert, TURNS)) },
+  { types = { "modern-bert" }, stacks = block(joined(k.bert, sliding {
+    period = 3, first = true, window = 0, base = 10000, scaled = angles.factor_alone, both = true })) },
+  -- A bias by the distance in both directions, which the caller has.
+  { types = { "jina-bert-v2" }, stacks = block(joined(k.bert, family_keys.BIAS)) },
+  { types = { "t5encoder" }, stacks = { family_rows.stack("enc.blk.%d", { "attn_q", "attn_k", "attn_v", "attn_o" },
+    joined(k.values, k.both_ways, family_keys.BIAS, always { scale = 1 }), SIZES) },
+    harmless = "attention.causal attention.relative_buckets_count" },
+  { types = { "llada" }, stacks = block(joined(k.both_ways, TURNS), FACTORS), biases = NO_BIAS_OF_O,
+    harmless = "attention.causal" },
+  { types = { "dream" }, stacks = block(joined(k.both_ways, HALF)), harmless = "attention.causal" },
+  { types = { "llada-moe", "rnd1" }, stacks = block(joined(k.both_ways, HALF, k.norm), { more = GAINS }),
+    harmless = "attention.causal" },
+  { types = { "falcon-h1" }, stacks = decoder(HALF), biases = NO_BIAS_OF_O },
+  { types = { "minimax-01" }, stacks = decoder(HALF, { has = k.has_softmax }), harmless = "residual_scale" },
+  { types = { "jamba" }, stacks = decoder(always {}, { by_layer = true, has = k.has_keys }) },
+  { types = { "nemotron_h", "nemotron_h_moe" }, stacks = decoder(always {}, {
+    by_layer = true, has = k.has_keys_alone }), harmless = "rope.dimension_count rope.freq_base" },
+  { types = { "gpt2", "starcoder" }, stacks = decoder(always {}) },
+  { types = { "bloom" }, stacks = decoder(k.alibi(8)) },
+  { types = { "refact" }, stacks = decoder(always { alibi = true }), biases = NO_BIAS_OF_O },
+  { types = { "baichuan" }, stacks = decoder(k.baichuan) },
+  { types = { "mpt" }, stacks = decoder(k.alibi(0)) },
+  { types = { "jais" }, stacks = decoder(joined(k.alibi(0), k.by_width)) },
 }
 
 for _, row in ipairs(rows) do
-  row.own, row.shared, row.beside = "^attn_", "^rope_", { "^attn_norm", "^attn_output_norm" }
-  row.harmless = ("%s rope.scaling.original_context_length rope.scaling.finetuned %s"):format(row.harmless or "", BETAS)
+  row.own, row.shared = "^attn_", "^rope_"
+  row.beside = { "^attn_norm", "^attn_output_norm", "^attn_rel_b" }
+  if row.apart then row.beside[#row.beside + 1] = "^attn_v%.weight$" end
+  row.harmless = ("%s rope.scaling.original_context_length rope.scaling.finetuned %s%s"):format(row.harmless or "",
+    angles.BETAS, EXPERTS)
 end
 
 return rows

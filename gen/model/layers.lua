@@ -53,7 +53,7 @@ end
 -- The keys of a layer as words; and what else its row says: what divides its angles, the rope_factor of its tables, its
 -- limit, the angles of patches, each or nil. around: keys of what is around its attention; rope_at: the key, if given.
 local function keys_of(c, stack, i, around, rope_at)
-  local keys = family_rows.sizes(c, stack)
+  local keys = family_rows.sizes(c, stack, i)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
   for key, value in pairs(around) do keys[key] = value end
   local own = { limit = keys.limit, angles = rope_at ~= "run" and keys.angles or nil }
@@ -342,7 +342,8 @@ local function add_stack(model, stack, prefixes, twice, all)
     local around = whole and name:gsub("%." .. whole.module:gsub("%.", "%%.") .. "$", "")
     all[#all + 1] = { name = around or name, at = prefix .. name .. ".", around = around and prefix .. around .. ".",
                       stack = stack, in_out = stack.in_out, keys = keys, own = whole and whole.own,
-                      divide = own.divide, rope_factor = own.rope_factor, frequencies = frequencies,
+                      divide = own.divide, rope_factor = own.rope_factor,
+                      frequencies = (not stack.divided or stack.divided(c, i)) and frequencies or nil,
                       features = weights_of, fields = c, without = {}, whole = whole, prefix = prefix,
                       angles = own.angles, image = model.image,
                       check = function(places) check_limit(c, own.limit, places) end }
@@ -363,7 +364,7 @@ end
 -- model: { path of its fields, path `data` of its tensors, type, rows = families.rows or another list, fields,
 -- tensors, whole = a row of gen/model/whole_families.lua or nil } -> its layers. given: the user's keys.
 function M.of(model, given)
-  model.rope_at = given and given.rope_at
+  model.rope_at, model.fields.tensors = given and given.rope_at, model.tensors
   model.row = family_rows.whole(model.rows, M.row_of(model), model.fields)
   local all, firsts, stacks = {}, {}, model.row.stacks
   if model.whole then stacks = table.move(stacks, 1, model.whole.stacks or #stacks, 1, {}) end

@@ -10,7 +10,7 @@ local ENDS = { "q%.weight", "q_proj%.weight", "k_proj%.weight", "q_proj%.linear%
                "query%.weight", "q_content_proj%.weight", "[a-z_]*query_content_proj%.weight",
                "query_proj%.weight", "to_q%.weight",
                "wq%.weight", "qkv%.weight", "qkv_proj%.weight", "Wqkv%.weight", "in_proj_weight",
-               "query_key_value%.weight", "c_attn%.weight" }
+               "query_key_value%.weight", "c_attn%.weight", "attn_q%.weight", "attn_qkv%.weight" }
 
 -- The module of such a tensor, or nil.
 local function module_of(name)

@@ -25,6 +25,11 @@ local function map(turns, change)
   return changed
 end
 
+-- The turns, but for pairs, from 0 on, that are not turned: those that held(pair) is true of.
+function M.hold(turns, held)
+  return map(turns, function(turn, i) return held(i - 1) and turn / HELD or turn end)
+end
+
 -- Each row: of (fields of the scaling, those of the config, theta, pairs).
 local kinds = {}
 

@@ -281,6 +281,11 @@ EPS = {"attention.layer_norm_rms_epsilon": 1e-6}
 GAINS = {"blk.0.attn_q_norm.weight": 4 * [1.0], "blk.0.attn_k_norm.weight": 4 * [1.0]}
 WHOLE_GAINS = {name: 2 * list for name, list in GAINS.items()}
 
+SLIDES = {"attention.sliding_window": 3}
+NARROW_SWA = {**SLIDES, "attention.sliding_window_pattern": [True], "attention.key_length_swa": 4,
+              "attention.value_length_swa": 4}
+LINEAR = {"rope.scaling.factor": 2.0}
+
 GGUF_REFUSED = [
     ("llama", {"attention.sliding_window": 4}, {}, "attention.sliding_window = 4"),
     ("llama", {"attention.max_alibi_bias": 8.0}, {}, "attention.max_alibi_bias = 8.0"),
@@ -289,7 +294,7 @@ GGUF_REFUSED = [
     ("llama", {}, {"rope_factors_long.weight": [1.0, 1.0]}, "tensor rope_factors_long.weight"),
     ("llama", {}, {"blk.0.attn_q_norm.weight": 4 * [1.0]}, "tensor attn_q_norm.weight"),
     ("phi3", {}, {"blk.0.attn_sinks.weight": 2 * [1.0]}, "tensor attn_sinks.weight"),
-    ("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, {}, "rope.scaling.type: longrope is not"),
+    ("llama", {"rope.scaling.type": "ntk", "rope.scaling.factor": 4.0}, {}, "rope.scaling.type: ntk is not supported"),
     ("llama", {"rope.scaling.type": "yarn", "rope.freq_base": 1.0}, {}, "rope.freq_base: must be larger than 1"),
     ("mpt", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: 4.0; must be 8"),
     ("bloom", {"attention.max_alibi_bias": 0.0}, {}, "attention.max_alibi_bias: 0.0; must be 8"),
@@ -318,6 +323,43 @@ GGUF_REFUSED = [
     ("smollm3", {}, {"rope_freqs.weight": [2.0, 2.0]}, "tensor rope_freqs.weight"),
     ("mpt", {"attention.clamp_kqv": 8.0}, {}, "attention.clamp_kqv = 8"),
     ("llama", {"rope.scaling.factor": 4.0, "rope.scale_linear": 2.0}, {}, "rope.scale_linear: 2.0, and llama.rope"),
+    ("llama", {}, {"blk.0.attn_gate.weight": 2 * [1.0]}, "tensor attn_gate.weight"),
+    ("llama", {"attention.head_count": [2]}, {}, "attention.head_count: it must be a number from 1 on"),
+    ("cohere2", {}, {}, "attention.sliding_window: is missing"),
+    ("cohere2moe", SLIDES, {}, "leading_dense_block_count: is missing"),
+    ("exaone-moe", EPS, GAINS, "attention.sliding_window: is missing"),
+    ("gemma-embedding", EPS, GAINS, "attention.sliding_window: is missing"),
+    ("mimo2", SLIDES, {}, "sliding_window_pattern: is missing"),
+    ("maple", {**SLIDES, **EPS, "attention.sliding_window_pattern": 2}, GAINS, "window_pattern: must be a list"),
+    ("granite_swa", SLIDES, {"blk.0.attn_sinks.weight": 2 * [1.0]}, "sliding_window_pattern: is missing"),
+    ("granite_swa", {**SLIDES, "attention.sliding_window_pattern": [True]}, {}, "tensor blk.0.attn_sinks.weight is"),
+    ("granite_swa", {**SLIDES, "attention.sliding_window_pattern": [True], "attention.rope_pattern": [1.5]}, {},
+     "attention.rope_pattern: element 1 must be a number from 0 on"),
+    ("qwen3vl", EPS, GAINS, "rope.dimension_sections: is missing"),
+    ("qwen3vl", {**EPS, "rope.dimension_sections": [0, 0, 0, 0]}, GAINS, "rope.dimension_sections: has no pairs"),
+    ("glm4", {"rope.dimension_sections": [1, 1, 0]}, {}, "rope.dimension_sections: must be 4 numbers, of which"),
+    ("glm4moe", {}, GAINS, "attention.layer_norm_rms_epsilon: is missing"),
+    ("glm4moe", EPS, {"blk.0.attn_q_norm.weight": 4 * [1.0]}, "tensor blk.0.attn_k_norm.weight is missing"),
+    ("glm4moe", EPS, {"blk.0.attn_k_norm.weight": 4 * [1.0]}, "tensor attn_k_norm.weight"),
+    ("stablelm", {}, GAINS, "attention.layer_norm_epsilon: is missing"),
+    ("olmoe", {}, WHOLE_GAINS, "attention.layer_norm_rms_epsilon: is missing"),
+    ("apertus", EPS, {**GAINS, "blk.0.attn_q_norm.bias": 4 * [1.0]}, "tensor attn_q_norm.bias"),
+    ("jina-bert-v2", {"attention.causal": False}, {"blk.0.attn_q_norm.weight": D * [1.0]}, "tensor attn_q_norm.weight"),
+    ("olmo", {"attention.clamp_kqv": 8.0}, {}, "attention.clamp_kqv = 8"),
+    ("ernie4_5", {}, {"blk.0.attn_output.bias": D * [1.0]}, "attn_output.bias (models of this type have none)"),
+    ("gemma4", EPS, GAINS, "attention.key_length_swa: is missing"),
+    ("gemma4", {**EPS, **NARROW_SWA, "attention.shared_kv_layers": 1}, GAINS,
+     "shared_kv_layers: this layer takes keys and values of another"),
+    ("llama4", {**EPS, "attention.sliding_window": 0}, {}, "attention.sliding_window: 0 must be a number from 1 on"),
+    ("mistral3", {"attention.temperature_scale": 0.1, "rope.scaling.original_context_length": 3}, {},
+     "temperature_scale: the scale changes behind the length of the training; a kernel may have up to 3 rows"),
+    ("openelm", {**EPS, "attention.head_count_kv": [0]}, GAINS, "head_count_kv: element 1 must be a number from 1 on"),
+    ("jamba", {"attention.head_count_kv": [0.5]}, {}, "head_count_kv: element 1 must be a number from 0 on"),
+    ("jais", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: 4.0; must be 8"),
+    ("cohere2", {**SLIDES, "rope.freq_base_swa": 7.0}, {}, "rope.freq_base_swa: 7.0 must be rope.freq_base, 10000"),
+    ("deepseek2-ocr", LINEAR, {}, "rope.scaling.factor = 2"),
+    *[(kind, {}, {}, f"model type {kind} is not known") for kind in (
+        "deepseek2", "gptj", "dbrx", "bitnet", "hunyuan-moe", "maincoder", "t5", "mamba", "afmoe")],
 ]
 
 
@@ -345,6 +387,8 @@ def test_gguf_types(kind, tmp_path):
     assert f": numbers of type {kind} are not read" in refused(tmp_path, "model", tmp_path / "x.gguf", *KEYS)
 
 
+EPS_TEXT = "qk_norm=rms norm_eps=9.9999999747524271e-07"
+NORM = f"{EPS_TEXT} rope=half\n"
 GGUF_KEYS = [
     ("llama", {"attention.causal": False}, "kv_len=true rope"), ("llama", {"attention.causal": True}, "causal=true"),
     ("bert", {"attention.causal": False}, "scalar kv_len=true\n"),
@@ -372,13 +416,32 @@ GGUF_KEYS = [
     ("nomic-bert", {"attention.causal": False, "rope.freq_base": 1000.0}, "kv_len=true rope=half rope_theta=1000\n"),
     ("smollm3", {}, "causal=true rope=interleaved\n"),
     ("phi3", {"rope.scaling.attn_factor": 2.0, "rope.scaling.original_context_length": 16}, "scale=2\n"),
+    ("refact", {}, "causal=true alibi=true\n"), ("jais", {}, "causal=true scale=0.25\n"),
+    ("baichuan", {}, "causal=true\n"), ("cohere2", SLIDES, "causal=true window_left=2 rope=interleaved\n"),
+    ("cohere2", {**SLIDES, "attention.sliding_window_pattern": 1}, "causal=true\n"),
+    ("exaone4", {**EPS, "block_count": 64}, f"causal=true window_left=4095 {NORM}"),
+    ("exaone4", {**EPS, "block_count": 64, "nextn_predict_layers": 1}, f"causal=true {NORM}"),
+    ("smallthinker", {"attention.sliding_window": 7, "attention.sliding_window_pattern": [True]},
+     "causal=true window_left=4095\n"),
+    ("llada", {"attention.causal": True}, "scalar kv_len=true rope=interleaved\n"),
+    ("grok", {}, "softcap=30 rope=half scale=0.088388347648318447\n"),
+    ("granitemoe", {"attention.scale": 0.0, "rope.scaling.finetuned": False}, "causal=true rope=interleaved\n"),
+    ("talkie", EPS, "causal=true qk_norm=rms norm_span=each norm_eps="),
+    ("mellum", EPS, f"causal=true {NORM}"),
+    ("mellum", {**EPS, **SLIDES, **LINEAR}, f"causal=true window_left=2 {NORM}"),
+    ("modern-bert", {"attention.causal": False, **SLIDES, "attention.sliding_window_pattern": 0},
+     "kv_len=true window_left=1 window_right=1 rope=half\n"),
+    ("llama4", {**EPS, "attention.sliding_window": 5}, f"causal=true {EPS_TEXT} rope=interleaved\n"),
 ]
+
+NORMED = {"exaone4", "mellum"}
 
 
 @pytest.mark.skipif(not installed("gguf"), reason="gguf is not installed")
 @pytest.mark.parametrize("kind, keys, text", GGUF_KEYS, ids=[f"{case[0]}-{case[1]}" for case in GGUF_KEYS])
 def test_gguf_keys(kind, keys, text, tmp_path):
-    path = gguf_model(tmp_path / "x.gguf", kind, keys)
+    more = GAINS if kind in NORMED else {"blk.0.attn_q_norm.weight": 2 * [1.0]} if kind == "talkie" else {}
+    path = gguf_model(tmp_path / "x.gguf", kind, keys, more)
     assert text in run(MHAGEN, "model", path, *KEYS, "--only", "blk.0", "-o", tmp_path / "out")
 
 
