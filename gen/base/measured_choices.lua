@@ -204,7 +204,7 @@ return {
                    "Zen 5: 16 to 1500 on minilm, deit_s, bert_base_512, gpt2_1024 and whisper_tiny from 0.5 % " ..
                    "faster to 1 % slower" },
                  { "rows of the feed-forward in groups of their own, so that avx2 has 5 x 16 instead of 4 x 16",
-                   "Zen 3, whole layers: minilm, deit_s and bert_base_128 as fast, kwt3 2.5 % faster; 15 % more code" } } },
+                   "Zen 3, layers of minilm, deit_s and bert_base_128 as fast, kwt3 2.5 % faster; 15 % more code" } } },
   { "panels_outside", "panels of weights in the outer loop of tile registers' projections",
     "a panel stays in the nearest cache, which rows of X pass by",
     rejected = { { "tiles of X outside", "Granite Rapids: bert_base_128 4 % slower" } } },

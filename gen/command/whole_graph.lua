@@ -158,14 +158,14 @@ local function add_pixels(model, list, made, width, add_product)
 end
 
 -- Adds the kernels of the head, as gen/command/whole_head.lua does it.
-local function add_head(embeddings, head, cfg, add_product)
+local function add_head(embeddings, head, rows, add_product)
   local of_rows, number = head.rows == "all", nil
   for _, step in ipairs(head.steps) do
     local layer = { in_out = false, name = "head" }
     local weights = { wo = parts.matrix(layer, "wo", step.matrix, { step.depth, step.width }) }
     weights.bo = step.bias and list_of(step.bias) or nil
-    local entry = add_product({ rows = of_rows and cfg.seq or 1, depth = step.depth, width = step.width,
-                                act = step.act, lengths = of_rows and cfg.q_len or nil },
+    local entry = add_product({ rows = of_rows and rows or 1, depth = step.depth, width = step.width, act = step.act,
+                                lengths = of_rows and not embeddings.inputs or nil },
       { { name = layer.name, weights = weights } })
     number = number or entry.number
   end
@@ -179,7 +179,7 @@ function M.add(model, kernels, given)
   local function add_product(...) return whole_product.add(kernels, given, ...) end
   if made.pixels then model.embeddings = add_pixels(model, list, made, width, add_product)
   else model.embeddings = add_ids(model, list, made, width, kernels, add_product) end
-  if made.head then add_head(model.embeddings, made.head, kernels[1].cfg, add_product) end
+  if made.head then add_head(model.embeddings, made.head, kernels[1].cfg.seq, add_product) end
   for key, value in pairs { list = list, width = width, first_place = 0, decodes = false } do
     model.embeddings[key] = value
   end

@@ -99,7 +99,7 @@ function M.add(model, kernels, first, given)
     local entry
     depth, entry = add_step(model, kernels, first.prefix, given, step, {
       rows = of_rows and kernels[1].cfg.seq or 1, depth = depth, width = i < #head.steps and cfg.y_width or nil,
-      lengths = of_rows and cfg.q_len or nil })
+      lengths = of_rows or nil })
     number = number or entry
   end
   model.embeddings.output_head = { name = head.name, rows = head.rows, id = head.id, number = number,

@@ -120,7 +120,8 @@ local function add_projection(values, embeddings)
   local projected = embeddings.projected
   values.row, values.parts_of = projected and "EMBEDDED" or "WIDTH", projected and "(WIDTH | EMBEDDED)" or "WIDTH"
   local head = embeddings.output_head
-  values.product_lengths = (projected or head and head.rows == "all") and ", .q_len = &args->length" or ""
+  local of_texts = projected or head and head.rows == "all" and not embeddings.inputs
+  values.product_lengths = of_texts and ", .q_len = &args->length" or ""
   values.embedded, values.projection = tostring(projected and projected.width), tostring(projected and projected.number)
   values.projected = part(values, projected, "whole_projected.c.in")
   values.product = part(values, projected or head, "whole_product.c.in")
@@ -133,7 +134,8 @@ local TAKEN = { last = true, largest = true, ended = true, mean = true, first_an
 local SIZES = { logits = "LABELS", embedding = "EMBEDDING" }
 local SAID = { logits = "scores of the classes, in their order in config.json", embedding = "the projected vector" }
 
-local function add_head(values, head)
+local function add_head(values, embeddings)
+  local head = embeddings.output_head
   if not head then
     for _, name in ipairs { "head_text", "head_call", "head_field", "head_size" } do values[name] = "" end
     return
@@ -145,7 +147,8 @@ local function add_head(values, head)
   values.head_call = template.some("whole_head_call.c.in", values)
   values.head_is, values.head_count = SIZES[head.name], tostring(head.count)
   values.head_said = head.said or SAID[head.name]
-  values.head_each = head.rows == "all" and "[length]" or ""
+  local count = embeddings.inputs and values.NAME .. "_ROWS" or "length"
+  values.head_each = head.rows == "all" and ("[%s]"):format(count) or ""
   values.head_size = template.some("whole_head_size.h.in", values)
   values.head_field = template.some("whole_head_field.h.in", values)
 end
@@ -181,7 +184,7 @@ local function add_parts(values, embeddings, tables)
     values.mean_of = "from, args->length"
   end
   if embeddings.inputs then add_inputs(values, embeddings) end
-  add_head(values, embeddings.output_head)
+  add_head(values, embeddings)
   if embeddings.inputs then return add_input_texts(values, embeddings.inputs.template) end
   values.arguments = template.some(decodes and "whole_decode_args.h.in" or "whole_args.h.in", values)
   values.run = template.some(decodes and "whole_decode.c.in" or "whole_encode.c.in", values)

@@ -25,6 +25,17 @@ class Named(torch.nn.Module):
         return self.model(x, attention_mask, **more)[self.name]
 
 
+class Patches(torch.nn.Module):
+    """A product of each row of an image."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.behind = model, torch.nn.Linear(model.config.hidden_size, LABELS)
+
+    def forward(self, pixel_values):
+        return self.behind(self.model(pixel_values).last_hidden_state)
+
+
 class Made(torch.nn.Module):
     """Products behind what is taken of the rows."""
 
@@ -56,6 +67,7 @@ HEADS = {
     "roberta, sequences": (of("Roberta", "ForSequenceClassification", type_vocab_size=1, pad_token_id=1, **WORDS),
                            "logits", False),
     "vit": (of("ViT", "ForImageClassification", num_labels=LABELS, **IMAGE), "logits", False),
+    "vit, of each row": (lambda name: Patches(of("ViT", **IMAGE)(name)), "scores", True),
     "bert, the mean and a product": (made(mean, linear(LABELS, False)), "embedding", False),
     "bert, gelu between": (made(lambda rows, mask: rows[:, 0], linear(16), torch.nn.GELU, linear(LABELS)), "scores",
                            False),
@@ -68,8 +80,8 @@ HEADS = {
 def test_heads(name, tmp_path):
     make, result, of_rows = HEADS[name]
     model = model_of(make, name)
-    model = (model if isinstance(model, Made) else Named(model, result)).eval()
-    images = name == "vit"
+    model = (model if isinstance(model, (Made, Patches)) else Named(model, result)).eval()
+    images = name.startswith("vit")
     inputs = {"pixel_values": torch.randn(2, 3, 24, 24)} if images else text_inputs(model, name)
     path = export(model, inputs, tmp_path / "m.onnx", name, [result])
     whole = Headed(path, tmp_path / "out", "isa=scalar", *([] if images else [f"seq={ROWS}"]), *joined(name))
@@ -80,7 +92,8 @@ def test_heads(name, tmp_path):
         more = [] if images else [torch.ones_like(x), torch.zeros_like(x)][:len(inputs) - 1]
         right = model(x, *more)
         status, found, _ = whole.run(x)
-        count = length if of_rows else 1
+        count = right.numel() // LABELS
+        assert count == 1 or of_rows
         assert status == 0 and near(found[:count], right.reshape(count, LABELS)) and found[count:].isnan().all()
 
 
