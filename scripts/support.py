@@ -173,6 +173,22 @@ def models():
             "Runtime; besides, each import evaluates the graph beside the formula |"]
 
 
+def unsupported():
+    """What attention of other kinds of models has that a kernel has not, of gen/model/unsupported.lua."""
+    text = (ROOT / "gen/model/unsupported.lua").read_text()
+    lists = dict(re.findall(r"^M\.(\w+) = \{\n(.*?)^\}", text, re.M | re.S))
+    known = {"transformers": types_of("gen/model/families*.lua"), "gguf": types_of("gen/model/gguf_families.lua")}
+    table = ["| it has | types of transformers | architectures of GGUF |", "|---|---|---|"]
+    found = {}
+    for name, text in lists.items():
+        for why, words in re.findall(r'\{ "([^"]*)",\s*((?:"[^"]*"(?: \.\.\s*)?)+)', text):
+            kinds = "".join(re.findall(r'"([^"]*)"', words)).split()
+            if both := known[name] & set(kinds):
+                sys.exit(f"support: rows and gen/model/unsupported.lua both have {', '.join(sorted(both))}")
+            found.setdefault(why, {})[name] = f"`{', '.join(kinds)}`"
+    return table + [f"| {why} | {row.get('transformers', '')} | {row.get('gguf', '')} |" for why, row in found.items()]
+
+
 def toolchains():
     text = (ROOT / "tests/toolchains/test_toolchains.py").read_text()
     rows = re.findall(r'^    "([^"|]+) \| ([^"]+)": Row\(', text, re.M)
@@ -192,6 +208,9 @@ def page():
               "a type, its numbers\nare widened first. [number-types.md](number-types.md#speed) has the times."),
              ("Models", models(), "[models.md](models.md) has the keys of each, [import.md](import.md) what is read "
               "of a file."),
+             ("Models whose attention no kernel computes", unsupported(),
+              "They are refused by what they have. A module of PyTorch or an ONNX graph needs "
+              "no row:\n[python.md](python.md), [import.md](import.md#onnx)."),
              ("Compilers and targets", toolchains(), "[toolchains.md](toolchains.md) has the ISAs and packages of "
               "each row.")]
     return HEAD.format(count=len(fixed)) + "".join(

@@ -1,5 +1,7 @@
 -- Rows of kinds of models, as gen/model/families.lua describes them, and what a config makes of one.
 
+local unsupported = require "model.unsupported"
+
 local M = {}
 
 local STANDARD = { h = "num_attention_heads", h_kv = "num_key_value_heads", d_model = "hidden_size", dk = "head_dim" }
@@ -64,12 +66,14 @@ end
 -- Adds a part to what a row of parts has.
 local function add_part(rows, part, c, whole)
   local own = M.fields_of(part, c)
-  local row, known = part.row, nil
-  if not row then row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of, true) end
+  local row, known, kind = part.row, nil, own ~= c and not part.row and own:word("model_type", part.of) or part.of
+  if not row then row, known = M.find(rows, kind, true) end
   if not row and part.optional then
     own.absent = true
     return
   end
+  local why = not row and unsupported.why(unsupported.transformers, kind)
+  if why then own:fail("model_type", "is not supported: it has %s", why) end
   if not row then own:fail("model_type", "is not known; known are %s", known) end
   for _, of in ipairs(stacks_of(row, own)) do
     local made = M.stack(nil, of.maps, of.keys, of)

@@ -2,12 +2,14 @@
 
 local axial = require "model.axial"
 local family_rows = require "model.family_rows"
+local gguf_families = require "model.gguf_families"
 local matrices = require "graph.matrices"
 local parts = require "model.parts"
 local quantized = require "model.quantized"
 local left_out = require "model.left_out"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
+local unsupported = require "model.unsupported"
 local qk_of = require "graph.qk"
 local wording = require "base.wording"
 
@@ -357,6 +359,11 @@ end
 function M.row_of(model)
   local row, known = family_rows.find(model.rows, model.type)
   if row then return row end
+  local why = unsupported.why(model.rows == gguf_families and unsupported.gguf or unsupported.transformers,
+    model.type)
+  if why then
+    error({ message = ("%s: model type %s is not supported: it has %s"):format(model.path, model.type, why) }, 0)
+  end
   error({ message = ("%s: model type %s is not known"):format(model.path, wording.short(model.type)),
           more = { { message = "known are " .. known } } }, 0)
 end

@@ -763,6 +763,8 @@ WRONG_CONFIGS = [
     (dict(model_type=None), "config.json: model_type: is missing"),
     (dict(model_type=7), "config.json: model_type: 7 must be a text"),
     (dict(model_type="bret"), "config.json: model type bret is not known; "),
+    (dict(model_type="deepseek_v3"), "model type deepseek_v3 is not supported: it has keys and values that are"),
+    (dict(model_type="convnext"), "model type convnext is not supported: it has no attention"),
     (dict(hidden_size=None), "hidden_size: is missing"), (dict(hidden_size="8"), "hidden_size: 8 must be a number"),
     (dict(num_attention_heads=0), "num_attention_heads: 0 must be a number from 1 on"),
     (dict(num_attention_heads=1.5), "num_attention_heads: 1.5 must be"),
