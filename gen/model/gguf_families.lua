@@ -3,7 +3,7 @@
 -- default that it has there, or is required as it is there. Each row was checked against llama.cpp at commit 0c1e57098,
 -- that of llama-cpp-python 0.3.36: src/llama-model.cpp, llama-context.cpp, llama-graph.cpp and models.
 --
--- docs/models.md says which models llama.cpp has besides, and what a kernel does not have of them.
+-- gen/model/unsupported.lua has llama.cpp's other models, and what a kernel does not have of them.
 
 local family_rows = require "model.family_rows"
 local family_keys = require "model.family_keys"
