@@ -190,6 +190,7 @@ function M.llama4(c, i)
     c:fail("layer_types", "%s is not known", wording.short(kind))
   end
   local keys = with_rope and norms and M.rms(c) or {}
+  if kind == "chunked_attention" then c:only("is_causal", true) end -- which masks of chunks do not read
   if kind == "chunked_attention" and chunk then
     keys.limit = { chunk, "attention_chunk_size", "layers see chunks of so many keys" }
   end

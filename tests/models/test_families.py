@@ -97,6 +97,7 @@ REFUSED = [
     ("voxtral_realtime_encoder", dict(is_causal=False, sliding_window=3, rope_theta=1.0), {}, "is_causal: false is not "
      "supported"),
     ("gemma4_text", dict(is_causal=False), {}, "is_causal: false is not supported"),
+    ("llama4_text", dict(is_causal=False), {}, "is_causal: false is not supported"),
     ("pix2struct_text_model", dict(is_decoder=False, num_layers=1, num_heads=2, d_kv=4), dict(
         at="layer.0.self_attention.attention", maps="query key value output"), "is_decoder: false is not supported"),
     ("neucodec", dict(rope_parameters=dict(rope_type="yarn")), dict(at="acoustic_decoder.layers.0.self_attn"),
