@@ -159,8 +159,9 @@ end
 
 -- Adds the kernels of the head, as gen/command/whole_head.lua does it.
 local function add_head(embeddings, head, rows, add_product)
-  local of_rows, number = head.rows == "all", nil
-  for _, step in ipairs(head.steps) do
+  local of_rows, between, number = head.rows == "all", 0, nil
+  for i, step in ipairs(head.steps) do
+    between = i < #head.steps and math.max(between, step.width) or between
     local layer = { in_out = false, name = "head" }
     local weights = { wo = parts.matrix(layer, "wo", step.matrix, { step.depth, step.width }) }
     weights.bo = step.bias and list_of(step.bias) or nil
@@ -170,7 +171,7 @@ local function add_head(embeddings, head, rows, add_product)
     number = number or entry.number
   end
   embeddings.output_head = { name = head.name, rows = head.rows, said = head.said, number = number, steps = #head.steps,
-                             count = head.steps[#head.steps].width }
+                             between = between, count = head.steps[#head.steps].width }
 end
 
 -- Finds the tables of the embeddings and the vectors of the norms, as gen/command/whole.lua has them.

@@ -4,11 +4,13 @@
 --   add(model, kernels, first, given)  adds the kernels, where the files have the head of the model's class. Gives
 --                                      model.embeddings `output_head`: { name, rows, id = as in
 --                                      gen/model/whole_heads.lua, number = of the first kernel, steps, count = columns
---                                      of the result, said = words about it or nil }. first: a layer of the model
+--                                      of the result, between = the most columns of what is between steps, said = words
+--                                      about the result or nil }. first: a layer of the model
 
 local host = require "host"
 local heads = require "model.whole_heads"
 local layers = require "model.layers"
+local options = require "options.init"
 local weights = require "command.weights"
 local whole_product = require "command.whole_product"
 
@@ -19,9 +21,9 @@ function M.begin(model)
   model.class, model.outside = list and list[1], model.tensors
 end
 
--- The whole name of a tensor of the head: in front of it is what the model's have in front of theirs, or nothing.
+-- The whole name of a tensor of the head: nothing is in front of it, or what the model's have in front of theirs.
 local function named(model, prefix, name)
-  for _, full in ipairs { prefix .. name, name } do
+  for _, full in ipairs { name, prefix .. name } do
     local tensor = model.tensors[full] or model.outside[full]
     if tensor then
       model.tensors[full], model.read[full] = tensor, true
@@ -92,6 +94,12 @@ function M.add(model, kernels, first, given)
   local module = head.steps[1][1]
   local name = named(model, first.prefix, (type(module) == "table" and module[1] or module) .. ".weight")
   if not model.tensors[name] then return end
+  local last = head.steps[#head.steps][1]
+  last = named(model, first.prefix, (type(last) == "table" and last[1] or last) .. ".weight")
+  if model.tensors[last] and model.tensors[last].shape[1] > options.list.y_width.max then
+    model.read[name], model.read[last] = nil, nil -- more classes than a kernel has columns
+    return
+  end
   local cfg = first.cfg
   local of_rows = head.rows == "all"
   local depth, number = cfg.y_width * (WIDE[head.rows] or 1), nil
@@ -102,8 +110,8 @@ function M.add(model, kernels, first, given)
       lengths = of_rows or nil })
     number = number or entry
   end
-  model.embeddings.output_head = { name = head.name, rows = head.rows, id = head.id, number = number,
-                                   steps = #head.steps, count = depth }
+  model.embeddings.output_head = { name = head.name, rows = head.rows, id = head.id, number = number, said = head.said,
+                                   steps = #head.steps, between = cfg.y_width, count = depth }
 end
 
 return M

@@ -165,7 +165,7 @@ return {
       before = { "pixel_level_module.encoder.model.", "pixel_level_module.encoder." } },
     { within = { "decoder_config" }, row = MASKS, before = "transformer_module." } },
     harmless = "mask_feature_size mask_weight num_attention_heads" },
-  { types = { "bridgetower_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, beside = OWN_NORM,
+  { types = { "bridgetower_text_model" }, stacks = { stack(AT_BERT, BERT, shapes.bert) }, beside = OWN_NORM,
     defaults = sizes(768, 12, 12) },
   { types = { "bridgetower_vision_model" }, defaults = { hidden_size = 768, num_hidden_layers = 12 },
     stacks = s.heads_of_64(stack("transformer.resblocks.%d.attn", { "in_proj", "out_proj" }, always {})),

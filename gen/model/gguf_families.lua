@@ -85,7 +85,8 @@ local rows = {
   { types = { "stablelm" }, stacks = decoder(joined(HALF, k.with("attn_q_norm.weight", k.layer_norm)),
                                              { more = GAINS }) },
   { types = { "chameleon" }, stacks = decoder(joined(TURNS, k.fixed_norm), { more = GAINS }), harmless = "swin_norm" },
-  { types = { "talkie" }, stacks = decoder(joined(HALF, k.each_norm), { more = { q_norm = k.GAIN_OF_HEADS } }),
+  { types = { "talkie" },
+    stacks = decoder(joined(k.unscaled_half, k.each_norm), { more = { q_norm = k.GAIN_OF_HEADS } }),
     harmless = "logit_scale" },
   { types = { "bailingmoe" }, stacks = decoder(joined(TURNS, k.by_columns)) },
   { types = { "deepseek2-ocr" }, stacks = decoder(function(c)

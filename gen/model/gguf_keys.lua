@@ -105,12 +105,24 @@ function M.own_scale(c)
 end
 
 -- Scores of Grok have a factor, which older files do not say.
-function M.grok(c) return { scale = c:positive("attention.output_scale", 0.08838834764831845) } end
+function M.grok(c)
+  if c:word("rope.scaling.type", "linear") ~= "yarn" and c:has "rope.scaling.yarn_ext_factor" then
+    c:fail("rope.scaling.yarn_ext_factor", "makes llama.cpp scale as yarn, whatever rope.scaling.type is")
+  end
+  return { scale = c:positive("attention.output_scale", 0.08838834764831845) }
+end
 
 -- Scales by the width of a head, by the columns that rope turns, and by the width of values.
 function M.by_width(_, _, sizes) return scale(1 / sizes.dk, sizes) end
 function M.by_columns(c, _, sizes) return scale(c:int("rope.dimension_count", sizes.dk) ^ -0.5, sizes) end
 function M.by_values(c, i, sizes) return scale(M.values(c, i, sizes).dv ^ -0.5, sizes) end
+
+-- Rope before norms.
+function M.unscaled_half(c, i, sizes)
+  local keys = rope "half"(c, i, sizes)
+  keys.scaling = angles.without_factor(keys.scaling)
+  return keys
+end
 
 -- A switch with another name says whether there is rope.
 function M.switched(c, i, sizes)
@@ -179,7 +191,13 @@ function M.llama4(c, i, sizes)
   local base, norms = c:positive("rope.freq_base_swa", keys.rope_theta), M.norm(c)
   if has then keys.rope_theta = base end
   if not turned then keys = {} end
-  for key, value in pairs(turned and c:number("expert_count", 0) ~= 128 and norms or {}) do keys[key] = value end
+  if has and c:word("rope.scaling.type", "linear") == "none" and c:number("rope.scaling.factor", 1) ~= 1 then
+    c:fail("rope.scaling.factor", "must be 1 with rope.scaling.type none: llama.cpp takes it in layers with chunks")
+  end
+  if turned and c:number("expert_count", 0) ~= 128 then
+    keys.scaling = angles.without_factor(keys.scaling)
+    for key, value in pairs(norms) do keys[key] = value end
+  end
   if has then keys.limit = { CHUNK, "attention.sliding_window", "layers see chunks of so many keys" } end
   if not turned then keys.limit = { GROWS, "attention.scale", "the scale of this layer changes from there on" } end
   return keys

@@ -33,6 +33,7 @@ local HARMLESS_TO_WHOLE = {
   "^model_type$", "^use_cache$", "^_", "^classifier_", "^tokenizer_class$", "^return_dict$", "^finetuning_task$",
   "^task_specific_params$", "^chunk_size_feed_forward$", "^gradient_checkpointing$", "^tie_", "^summary_",
   "^num_labels$", "^torchscript$", "^model_max_length$", "^pooler_", "^name$", "^language$", "^sentence_transformers$",
+  "^sbert_ce_",
   "^projection_", "^max_length$", "^min_length$", "^num_beam", "^num_return_sequences$", "_penalty$", "_ngram_size$",
   "^temperature$", "^top_[kp]$", "^typical_p$",
 }

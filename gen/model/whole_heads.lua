@@ -7,7 +7,8 @@
 --                            row; largest or ended, the row of the largest id or of the first one that is `id`
 --                   steps    the linear maps behind it, in turn: { module, or the list of those whose mean is taken of
 --                            as many rows; bias = false where it has none; act = what becomes of its result; norm =
---                            that behind it, { module, eps, biased }, or nil }
+--                            that behind it, { module, eps, biased }, or nil
+--                   said     words about the result, or nil: scores of classes, or a vector }
 --
 -- tests/models/test_whole_heads.py compares each class with transformers.
 
@@ -23,6 +24,8 @@ end
 
 local CLASSIFIER = { "classifier" }
 
+local ANSWERS = "whether an answer begins there, and whether it ends"
+
 -- Of the first row: a dense map whose result is activated, and then that of the classes.
 local function pooled(dense, act, classifier) return logits("first", { dense, act = act }, { classifier }) end
 
@@ -32,7 +35,8 @@ local IN_TWO = pooled("classifier.dense", "tanh", "classifier.out_proj")
 local function of_texts(of, of_sequences)
   return { [of .. "ForSequenceClassification"] = of_sequences,
            [of .. "ForTokenClassification"] = logits("all", CLASSIFIER),
-           [of .. "ForQuestionAnswering"] = logits("all", { "qa_outputs" }) }
+           [of .. "ForQuestionAnswering"] = { name = "logits", rows = "all", said = ANSWERS,
+                                              steps = { { "qa_outputs" } } } }
 end
 
 local POOLINGS = { cls = "first", mean = "mean" }
@@ -45,6 +49,15 @@ local function modernbert(rows)
     return logits(pooling, {
       "head.dense", bias = c:flag("classifier_bias", false), act = activation(c, "classifier_activation", "gelu"),
       norm = { "head.norm", eps = c:positive("norm_eps", 1e-5), biased = c:flag("norm_bias", false) } }, CLASSIFIER)
+  end
+end
+
+-- The same head with what is said of answers.
+local function answering(of)
+  return function(c)
+    local head = of(c)
+    head.said = ANSWERS
+    return head
   end
 end
 
@@ -71,7 +84,7 @@ local heads = {
   distilbert = of_texts("DistilBert", pooled("pre_classifier", "relu", "classifier")),
   modernbert = { ModernBertForSequenceClassification = modernbert(),
                  ModernBertForTokenClassification = modernbert "all",
-                 ModernBertForQuestionAnswering = modernbert "all" },
+                 ModernBertForQuestionAnswering = answering(modernbert "all") },
   clip_text_model = { CLIPTextModelWithProjection = clip_text, CLIPModel = clip_text },
   clip_vision_model = { CLIPVisionModelWithProjection = clip_image, CLIPModel = clip_image },
   siglip_text_model = { SiglipTextModel = siglip_text, SiglipModel = siglip_text },

@@ -146,7 +146,7 @@ local function add_head(values, embeddings)
   values.head_text = template.some("whole_head.c.in", values)
   values.head_call = template.some("whole_head_call.c.in", values)
   values.head_is, values.head_count = SIZES[head.name], tostring(head.count)
-  values.head_said = head.said or SAID[head.name]
+  values.head_said = head.said and model_text.plain(head.said) or SAID[head.name]
   local count = embeddings.inputs and values.NAME .. "_ROWS" or "length"
   values.head_each = head.rows == "all" and ("[%s]"):format(count) or ""
   values.head_size = template.some("whole_head_size.h.in", values)
@@ -207,7 +207,9 @@ end
 return function(name, from, kernels, layers, embeddings, layout)
   local rows, workspace, cache = sizes_of(kernels, layers)
   local widest = math.max(embeddings.width, embeddings.projected and embeddings.projected.width or 0)
-  local row_bytes = aligned(memory.BYTES * rows * widest)
+  local head = embeddings.output_head
+  local between = head and (head.rows == "all" and rows or 1) * head.between or 0
+  local row_bytes = aligned(memory.BYTES * math.max(rows * widest, between))
   local initializers, includes = kernel_rows(kernels, kernels[1].tables)
   local values = {
     name = name, NAME = name:upper(), version = version, what = model_text.WHOLE,

@@ -2,7 +2,7 @@
 --
 --   near(find) -> what the graph and a formula may differ by, of the largest number
 --   run(find) -> what meanings of operators get first, of gen/onnx/values.lua
---   drawn(run, number, count, width) -> an array of so many drawn rows of several sizes
+--   drawn(run, number, count, width, sizes) -> an array of so many drawn rows of several sizes, or of these
 --   origin(find, value)      the first value with the same numbers in the same order
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
@@ -51,7 +51,9 @@ end
 
 local function keeps(node) return node and node.domain == "" and same[node.op] end
 
-function M.drawn(run, number, count, width) return run.arrays.drawn(number, count, width, 1, SIZES) end
+function M.drawn(run, number, count, width, sizes)
+  return run.arrays.drawn(number, count, width, 1, sizes or SIZES)
+end
 
 function M.origin(find, value)
   for _ = 1, HOPS do

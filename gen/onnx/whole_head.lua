@@ -7,6 +7,7 @@
 --                { matrix = of gen/onnx/proposal.lua, bias = numbers or nil, act = or nil, depth, width } .. } }
 
 local indices = require "onnx.indices"
+local meanings = require "onnx.meanings_of_layers"
 local proposal = require "onnx.proposal"
 local rows = require "onnx.rows"
 local values = require "onnx.values"
@@ -44,6 +45,14 @@ local function proved(find, found)
   return step
 end
 
+-- Refuses an activation that is another one of large numbers. The rows of a head are few.
+local LARGE = { 20 }
+local function check_large(find, h, y, act)
+  local why = whole_layers.differs(setmetatable({ sizes = LARGE }, { __index = find.few() }), { h }, y,
+    function(run, x) return meanings.activations[act](run, x) end)
+  if why then refuse("%s", why) end
+end
+
 local function head_of(find, whole, output)
   local function taken(value) return value == whole.rows and "all" or whole_outputs.taken(find, whole, value) end
   local last = rows.projection(find, output) or refuse("no product makes it")
@@ -53,6 +62,7 @@ local function head_of(find, whole, output)
     local first = product_before(find, from) or refuse("nothing is taken of the rows")
     table.insert(steps, 1, proved(find, first))
     steps[1].act = whole_layers.activation_of(find, { first }, from, { { first } }, steps[1].width)
+    check_large(find, first.out, from, steps[1].act)
     kind = taken(origin(find, first.product.x))
   end
   if not kind then refuse("nothing is taken of the rows") end

@@ -42,7 +42,7 @@ function M.differs(find, sources, value, formula)
     local width = shape[#shape]
     local count = indices.count(shape)
     leaves[source] = true
-    drawn[i] = values.value(rows.drawn(run, i, count // width, width), { count // width, width })
+    drawn[i] = values.value(rows.drawn(run, i, count // width, width, find.sizes), { count // width, width })
     feeds[source] = { at = drawn[i].at, integer = false }
   end
   local plan, why = evaluate.plan(find.graph, find.elements.shapes, { value }, leaves)

@@ -124,6 +124,8 @@ ROWS = [
     Case("chameleon", NARROW, dict(NORM, norm="layer", span="each", eps=1e-5),
          tensors={"attn_q_norm.weight": (4, 8), "attn_k_norm.weight": (2, 8)}),
     Case("talkie", RMS, dict(NEOX, norm="rms", span="behind", eps=1e-3), tensors={"attn_q_norm.weight": (4, 1)}),
+    Case("talkie", {**RMS, "rope.scaling.attn_factor": 1.5}, dict(NEOX, norm="rms", span="behind", eps=1e-3),
+         tensors={"attn_q_norm.weight": (4, 1)}, name="talkie, a factor"),
     *plain("bailingmoe", NORM),
     *plain("deepseek2-ocr", dict(NEOX, base=10000.0), {**BARE, "attention.head_count_kv": 4}),
     *plain("cogvlm", dict(NEOX, base=10000.0), {"attention.head_count_kv": 4}, joint=True),
@@ -172,6 +174,8 @@ ROWS = [
         BASE, rope=where(lambda il: il in (0, 3), "norm"), window=where(LISTED, 3), sink=True), 4,
          tensors={"attn_sinks.weight": (4,)}),
     Case("llama4", RMS, dict(BASE, rope=where(last(4), "norm"), norm=where(last(4), "rms"), eps=1e-3), 4),
+    Case("llama4", {**RMS, "rope.scaling.attn_factor": 1.5},  # which the norms behind rope undo
+         dict(BASE, rope=where(last(4), "norm"), norm=where(last(4), "rms"), eps=1e-3), 4, name="llama4, a factor"),
     Case("llama4", {**RMS, "expert_count": 128}, dict(BASE, rope=where(last(4), "norm"), **DIVIDED), 4,
          name="llama4, many experts", **FREQS),
     Case("mistral3", {**YARN, "attention.temperature_scale": 0.1, "rope.scaling.yarn_beta_fast": 4.0,

@@ -38,7 +38,8 @@ MODELS = {
 class Args(ctypes.Structure):
     _fields_ = [("ids", ctypes.c_void_p), ("types", ctypes.c_void_p), ("length", ctypes.c_int),
                 ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("pool", ctypes.c_void_p),
-                ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p)]
+                ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p),
+                ("result", ctypes.c_void_p)]  # of a head, where the model has one
 
 
 def drawn(name):

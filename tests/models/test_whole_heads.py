@@ -150,7 +150,9 @@ def test_without_a_head(tmp_path):
                   lambda all: {name: x for name, x in all.items() if "classifier" not in name and "pooler" not in name})
     other = edited(tmp_path / "own", tmp_path / "other", architectures=["BertForNextSentencePrediction"])
     none = edited(tmp_path / "own", tmp_path / "none", architectures=None)
-    for number, folder in enumerate([bare, other, none]):
+    many = edited(tmp_path / "own", tmp_path / "many",  # more classes than a kernel has columns
+                  lambda all: {**all, "classifier.weight": torch.ones(20000, 48), "classifier.bias": torch.ones(20000)})
+    for number, folder in enumerate([bare, other, none, many]):
         whole = Whole(folder, tmp_path / f"out{number}", "isa=scalar", "seq=8")
         assert "LABELS" not in whole.sizes and "logits" not in (tmp_path / f"out{number}/model.h").read_text()
 

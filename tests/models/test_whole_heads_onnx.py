@@ -46,7 +46,7 @@ class Made(torch.nn.Module):
     def forward(self, input_ids, attention_mask, token_type_ids):
         rows = self.model(input_ids=input_ids, attention_mask=attention_mask,
                           token_type_ids=token_type_ids).last_hidden_state
-        return self.behind(self.take(rows, attention_mask))
+        return self.behind(self.take(rows, attention_mask, input_ids))
 
 
 def bert(name):
@@ -56,7 +56,20 @@ def bert(name):
 def made(take, *behind): return lambda name: Made(bert(name), take, *(make() for make in behind))
 
 
-def linear(count, bias=True): return lambda: torch.nn.Linear(16, count, bias=bias)
+def linear(count, bias=True, of=16): return lambda: torch.nn.Linear(of, count, bias=bias)
+
+
+def first(rows, mask, ids): return rows[:, 0]
+
+
+def row_of_an_id(rows, mask, ids):
+    """The row of id 41, or the first one."""
+    return rows[torch.arange(len(rows)), ((ids == 41) * torch.arange(ids.shape[1])).sum(1)]
+
+
+def bounded_mean(rows, mask, ids):
+    mask = mask[..., None].float()
+    return (rows * mask).sum(1) / mask.sum(1).clamp(min=4)
 
 
 # What makes a model; its result in the graph and in C; whether it is of each row
@@ -68,10 +81,15 @@ HEADS = {
                            "logits", False),
     "vit": (of("ViT", "ForImageClassification", num_labels=LABELS, **IMAGE), "logits", False),
     "vit, of each row": (lambda name: Patches(of("ViT", **IMAGE)(name)), "scores", True),
-    "bert, the mean and a product": (made(mean, linear(LABELS, False)), "embedding", False),
-    "bert, gelu between": (made(lambda rows, mask: rows[:, 0], linear(16), torch.nn.GELU, linear(LABELS)), "scores",
+    "bert, the mean and a product": (made(lambda rows, mask, ids: mean(rows, mask), linear(LABELS, False)), "embedding",
+                                     False),
+    "bert, gelu between": (made(first, linear(16), torch.nn.GELU, linear(LABELS)), "scores",
                            False),
-    "bert, of each row": (made(lambda rows, mask: rows, linear(16), torch.nn.SiLU, linear(LABELS)), "scores", True),
+    "bert, wide between": (made(first, linear(400), torch.nn.ReLU, linear(LABELS, of=400)), "scores", False),
+    "bert, wide between, of each row": (made(lambda rows, mask, ids: rows, linear(400), torch.nn.ReLU,
+                                             linear(LABELS, of=400)), "scores", True),
+    "bert, of each row": (made(lambda rows, mask, ids: rows, linear(16), torch.nn.SiLU, linear(LABELS)), "scores",
+                          True),
 }
 
 
@@ -99,12 +117,15 @@ def test_heads(name, tmp_path):
 
 # Outputs that are no such head: they are left out, and the summary names them.
 OTHERS = {
-    "the second row": made(lambda rows, mask: rows[:, 1], linear(LABELS)),
-    "an activation at the end": made(lambda rows, mask: rows[:, 0], linear(LABELS), torch.nn.Tanh),
-    "three products": made(lambda rows, mask: rows[:, 0], linear(16), torch.nn.Tanh, linear(16), torch.nn.Tanh,
+    "the second row": made(lambda rows, mask, ids: rows[:, 1], linear(LABELS)),
+    "an activation at the end": made(first, linear(LABELS), torch.nn.Tanh),
+    "three products": made(first, linear(16), torch.nn.Tanh, linear(16), torch.nn.Tanh,
                            linear(LABELS)),
-    "another activation": made(lambda rows, mask: rows[:, 0], linear(16), torch.nn.Softsign, linear(LABELS)),
-    "the mean with padding": made(lambda rows, mask: rows.mean(1), linear(LABELS)),
+    "another activation": made(first, linear(16), torch.nn.Softsign, linear(LABELS)),
+    "an activation with a bound": made(first, linear(16), torch.nn.ReLU6, linear(LABELS)),
+    "the row of an id": made(row_of_an_id, linear(LABELS)),
+    "the mean with a bound": made(bounded_mean, linear(LABELS)),
+    "the mean with padding": made(lambda rows, mask, ids: rows.mean(1), linear(LABELS)),
 }
 
 
@@ -115,3 +136,12 @@ def test_others(name, tmp_path):
     path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", name, ["scores"])
     whole = Headed(path, tmp_path / "out", "isa=scalar", "seq=8")
     assert "LABELS" not in whole.sizes and f"left out: output scores ({LABELS} numbers of each text)" in whole.text
+
+
+@torch.no_grad()
+def test_names_of_outputs(tmp_path):
+    """The name of an output is no C."""
+    model = model_of(made(first, linear(LABELS)), "names").eval()
+    path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", "names", ["a*/ int x; /*"])
+    whole = Headed(path, tmp_path / "out", "isa=scalar", "seq=8")
+    assert whole.sizes["LABELS"] == LABELS

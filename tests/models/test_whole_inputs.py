@@ -46,7 +46,8 @@ MODELS = {
 
 class Args(ctypes.Structure):
     _fields_ = [("input", ctypes.c_void_p), ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
-                ("pool", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p)]
+                ("pool", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p),
+                ("result", ctypes.c_void_p)]  # of a head, where the model has one
 
 
 class Encoder(Whole):
