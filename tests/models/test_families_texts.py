@@ -37,7 +37,7 @@ REFUSED = [
     ("t5gemma", {**dict.fromkeys(SIZES), "encoder": {**SIZES, "layer_types": ["chunked_attention"]}, "decoder": SIZES},
      dict(at="encoder.layers.0.self_attn"), "encoder.layer_types: chunked_attention is not known"),
     ("internvl", dict(text_config={**SIZES, "model_type": "mamba"}), dict(at="language_model.layers.0.self_attn"),
-     "text_config.model_type: is not known; known are"),
+     "text_config.model_type: is not supported: it has no attention"),
 ]
 
 

@@ -358,7 +358,7 @@ GGUF_REFUSED = [
     ("jais", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: 4.0; must be 8"),
     ("cohere2", {**SLIDES, "rope.freq_base_swa": 7.0}, {}, "rope.freq_base_swa: 7.0 must be rope.freq_base, 10000"),
     ("deepseek2-ocr", LINEAR, {}, "rope.scaling.factor = 2"),
-    *[(kind, {}, {}, f"model type {kind} is not known") for kind in (
+    *[(kind, {}, {}, f"model type {kind} is not supported: it has") for kind in (
         "deepseek2", "gptj", "dbrx", "bitnet", "hunyuan-moe", "maincoder", "t5", "mamba", "afmoe")],
 ]
 
