@@ -1,12 +1,15 @@
 -- The head of a whole encoder, behind its last rows: kernels without attention, one for each of its linear maps.
 --
 --   begin(model)                       keeps what the head is found by, before a part of the model is taken
---   add(model, kernels, first, given)  adds the kernels, where the files have the head of the model's class. Gives
---                                      model.embeddings `output_head`: { name, rows, id = as in
---                                      gen/model/whole_heads.lua, number = of the first kernel, steps, count = columns
---                                      of the result, between = the most columns of what is between steps, said = words
---                                      about the result or nil }. first: a layer of the model
+--   add(model, kernels, first, given)  adds the kernels, where the files have the head of the model's class. first: a
+--                                      layer of the model
+--
+-- The second one gives model.embeddings `output_head`:
+--   name, rows, id, said   as in gen/model/whole_heads.lua
+--   number, steps          of the first kernel, and how many there are
+--   between, count         the most columns between two steps, and the columns of the result
 
+local family_rows = require "model.family_rows"
 local host = require "host"
 local heads = require "model.whole_heads"
 local layers = require "model.layers"
@@ -63,7 +66,7 @@ end
 -- Adds the kernel of a step, of so many rows with `depth` numbers, to `width` numbers or to those that the file has;
 -- returns that width and the kernel's number.
 local function add_step(model, kernels, prefix, given, step, size)
-  local modules = type(step[1]) == "table" and step[1] or { step[1] }
+  local modules = family_rows.list(step[1])
   local function part(module, rows, width)
     return layers.part(model, named(model, prefix, module), rows, width, host.type_size)
   end
@@ -91,11 +94,10 @@ local WIDE = { first_two = 2, first_and_mean = 2 }
 function M.add(model, kernels, first, given)
   local head = heads.of(model.type, model.class, first.fields)
   if not head then return end
-  local module = head.steps[1][1]
-  local name = named(model, first.prefix, (type(module) == "table" and module[1] or module) .. ".weight")
+  local function weight_of(step) return named(model, first.prefix, family_rows.list(step[1])[1] .. ".weight") end
+  local name = weight_of(head.steps[1])
   if not model.tensors[name] then return end
-  local last = head.steps[#head.steps][1]
-  last = named(model, first.prefix, (type(last) == "table" and last[1] or last) .. ".weight")
+  local last = weight_of(head.steps[#head.steps])
   if model.tensors[last] and model.tensors[last].shape[1] > options.list.y_width.max then
     model.read[name], model.read[last] = nil, nil -- more classes than a kernel has columns
     return
