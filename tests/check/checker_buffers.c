@@ -36,14 +36,14 @@ size_t inputs_of(const checker *c, int i) {
   return (size_t)(i == WO ? k->h * k->dv : i == W2 ? k->ffn : k->y_width);
 }
 
-float *data(const checker *c, int i) {
-  return i <= LAST_GROWING && c->all[i] ? c->all[i] : c->buffers[i].master;
-}
+static float *grown(const checker *c, int i) { return i <= LAST_GROWING ? c->all[i] : NULL; }
 
-int all_rows(const checker *c, int i) { return c->all[i] ? c->kernel->seq_kv : rows_given(c, i); }
+float *data(const checker *c, int i) { return grown(c, i) ? c->all[i] : c->buffers[i].master; }
+
+int all_rows(const checker *c, int i) { return grown(c, i) ? c->kernel->seq_kv : rows_given(c, i); }
 
 size_t count(const checker *c, int i) {
-  const size_t rows = i <= LAST_GROWING && c->all[i] ? (size_t)c->kernel->batch * (size_t)c->kernel->seq_kv : 0;
+  const size_t rows = grown(c, i) ? (size_t)c->kernel->batch * (size_t)c->kernel->seq_kv : 0;
   return rows ? rows * width_of(c, i) : c->buffers[i].bytes / element(c, i);
 }
 
