@@ -87,14 +87,16 @@ def main():
         for name, run in runs.items():
             off = run(prompt, 0) - right
             print(f"{name:44} {run.bytes:13,} bytes  error {off.std() / right.std():.1e}", flush=True)
-        longest = max(map(int, options.pasts.split(",")))
+        pasts = sorted(map(int, options.pasts.split(",")), reverse=True)
+        longest = pasts[0]
         filling = draw.integers(100, 40000, longest).astype("i4")
         for run in runs.values():
             for past in range(0, longest, 500):
                 run(filling[past:past + 500], past)
-        tasks = {f"a prompt of {options.prompt}": (prompt, 0)}  # what it overwrites does not change the time of steps
-        tasks |= {f"a token behind {past}": (step, int(past)) for past in reversed(options.pasts.split(","))}
-        for task, (ids, past) in reversed(tasks.items()):
+        # A run forgets what was behind its ids, so those behind the most come first.
+        tasks = {f"a token behind {past}": (step, past) for past in pasts}
+        tasks |= {f"a prompt of {options.prompt}": (prompt, 0)}
+        for task, (ids, past) in tasks.items():
             best = least_times(runs, options.rounds, IN_A_ROW, ids, past)
             for name in runs:
                 print(f"{task:22} {name:44} {1e3 * best[name]:8.2f} ms", flush=True)
