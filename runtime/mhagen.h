@@ -261,6 +261,8 @@ enum {
 #define MHAGEN_ROW_KEYS ((uint64_t)1 << 40) /* reads args->row_keys */
 #define MHAGEN_ROPE_AT_RUN ((uint64_t)1 << 41) /* reads args->rope_cos and rope_sin, and those of K
                                                   where its rows are others */
+#define MHAGEN_FFN_DTYPE ((uint64_t)1 << 42) /* operands of the feed-forward are rounded to another
+                                                type than those of the projections, ffn_dtype */
 
 enum { /* what args->scores are */
   MHAGEN_SCORES_NONE,
@@ -311,7 +313,8 @@ enum {
   MHAGEN_FOLD_ABSORB_V = 16, /* Wv is applied to the context, which is made of the rows of v */
   MHAGEN_FOLD_MERGE_V = 32,  /* the same with Wv Wo, made when packing */
   MHAGEN_FOLD_POWERS = 64,   /* weights of attention are made as bfloat16, at most 0.62 % off */
-  MHAGEN_FOLD_WIDENED = 128  /* integers of weights, times their scales, are rounded to dtype */
+  MHAGEN_FOLD_WIDENED = 128, /* integers of weights, times their scales, are rounded to dtype */
+  MHAGEN_FOLD_FFN_WIDENED = 256 /* those of the feed-forward, where it has ffn_dtype, to that */
 };
 
 /* The tasks of a phase are independent: each may run on any thread, in any order. Every task of a
@@ -402,6 +405,7 @@ typedef struct mhagen_kernel {
   int ffn_act;      /* its activation function, MHAGEN_ACT_.. */
   int out_act;      /* that of y, where the options say so */
   mhagen_row_need of_rows; /* what a run needs of each row; needs has the pointer, too */
+  const char *ffn_dtype; /* of operands of the feed-forward, where the options say so, like dtype */
 } mhagen_kernel;
 
 /* A bundle is a multi-versioned kernel: it has kernels for different CPUs, and the functions of one
@@ -617,6 +621,7 @@ typedef struct mhagen_packing {
   int quant_bytes;       /* whether nibbles lie as bytes do, four and four */
   const mhagen_pack_gain *gains; /* of columns */
   int gain_count;
+  const struct mhagen_packing *beside; /* more fills of the same memory, by another form; or null */
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */

@@ -66,6 +66,8 @@ FEATURES = [
     ("results", "scores before softmax: scaled, capped or masked", "scores=scaled scores=capped scores=masked"),
     ("numbers", "projections in bf16, f16 and int8", "dtype=bf16 dtype=f16 dtype=int8"),
     ("numbers", "attention in bf16 and f16", "attend_dtype=bf16 attend_dtype=f16"),
+    ("numbers", "a feed-forward in another type than the projections",
+     "ffn_dtype=f32 ffn_dtype=bf16 ffn_dtype=f16 ffn_dtype=int8"),
     ("numbers", "smaller weights",
      "weight_dtype=bf16 weight_dtype=f16 weight_dtype=int8 weight_dtype=int4 value_weight_dtype=int8"),
     ("numbers", "inputs and Y in bf16 and f16", "io_dtype=bf16 io_dtype=f16"),

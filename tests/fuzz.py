@@ -185,7 +185,7 @@ ONES = {"h": 1, "d_model": 1, "dk": 1, "seq": 1}
 MICRO = {"h": 2, "d_model": 3, "dk": 2, "seq": 3, "unroll": "full"}
 NONE = {"attention": "none", "d_model": 20, "seq": 19}
 STARTS = PAIRS, ONES, MICRO, NONE
-TYPES = "dtype", "attend_dtype", "io_dtype", "cache_dtype"
+TYPES = "dtype", "attend_dtype", "ffn_dtype", "io_dtype", "cache_dtype"
 
 
 def grid(rows, starts=STARTS):

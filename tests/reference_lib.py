@@ -48,7 +48,7 @@ class Kernel(ctypes.Structure):
                 ("pack_tables", ctypes.c_void_p), ("coarse", ctypes.c_void_p), ("coarse_count", ctypes.c_int),
                 ("norm_kind", ctypes.c_int), ("layer_eps", ctypes.c_double),
                 ("ffn", ctypes.c_int), ("ffn_act", ctypes.c_int), ("out_act", ctypes.c_int),
-                ("of_rows", RowNeed)]
+                ("of_rows", RowNeed), ("ffn_dtype", ctypes.c_char_p)]
 
 
 class Weights(ctypes.Structure):

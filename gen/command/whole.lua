@@ -33,8 +33,9 @@ local M = {}
 local OTHERS = { "onnxruntime", "values" }
 
 -- Keys that may be given: all others would change what the model computes, or how rows lie.
-local KEYS = { isa = true, seq = true, dtype = true, attend_dtype = true, sum_dtype = true, weight_dtype = true,
-               group = true, value_weight_dtype = true, cpu = true, tuned = true, fold = true, unroll = true }
+local KEYS = { isa = true, seq = true, dtype = true, attend_dtype = true, ffn_dtype = true, sum_dtype = true,
+               weight_dtype = true, group = true, value_weight_dtype = true, cpu = true, tuned = true, fold = true,
+               unroll = true }
 
 -- Those of decoders, too.
 local CACHE_KEYS = { seq_kv = true, cache_dtype = true }

@@ -19,6 +19,8 @@
 --   scheme          how the ISA multiplies (isa/init.lua)
 --   multiplied      the scheme of the weights as they are multiplied, which may be quantized
 --   stored          the scheme of the packed weights, which a run may dequantize to those
+--   feeds           true: it is one of the feed-forward's
+--   apart           true: these have another scheme than the other products
 --   nest            how its loops are nested (stage/product.lua)
 --   a, c            tensors
 --   rows, steps     of the product
@@ -91,6 +93,16 @@ function M.scheme(list)
   for _, stage in ipairs(list) do
     if stage.weights then return stage.scheme end
   end
+end
+
+-- The schemes of products with weights, each once, in their order.
+function M.product_schemes(list)
+  local schemes, known = {}, {}
+  for _, stage in ipairs(list) do
+    local scheme = stage.weights and stage.scheme
+    if scheme and not known[scheme] then known[scheme], schemes[#schemes + 1] = true, scheme end
+  end
+  return schemes
 end
 
 -- The schemes of all products of a list.

@@ -66,7 +66,7 @@ end
 local function product(cfg, number, fields)
   local weights, bias = "w" .. number, "b" .. number
   return graph.product(graph.with({
-    phase = fields.name, title = fields.name, nest = "groups", rows = cfg.seq, heads = 1,
+    phase = fields.name, title = fields.name, nest = "groups", rows = cfg.seq, heads = 1, feeds = true,
     weights = graph.matrix(weights, { steps = fields.steps }),
     bias = { section = bias, text = bias, terms = { { a = bias } } } }, fields))
 end

@@ -151,13 +151,58 @@ static mhagen_matrix read_matrix(lua_State *L, int weights, int i, Given *given)
   return m;
 }
 
+/* The fills of the packing on top of the stack and how they are made, which stay on the stack as long as they are used.
+ * matrices: where the list is that terms name. */
+static void read_form(lua_State *L, int matrices, mhagen_packing *packing) {
+  const int of = lua_gettop(L);
+  enum { KINDS = 5 };
+  static const char *const kinds[KINDS] = {"fills", "rounded", "pairs", "quants", "value_quants"};
+  lua_getfield(L, of, "lists");
+  const int of_kinds = lua_gettop(L);
+  luaL_checktype(L, of_kinds, LUA_TTABLE);
+  size_t counts[KINDS], count = 0;
+  for (int kind = 0; kind < KINDS; ++kind) count += counts[kind] = push_list(L, of_kinds, kinds[kind]);
+  const int lists = lua_gettop(L) - KINDS + 1;
+  mhagen_pack_fill *const list = push_memory(L, (count + 1) * sizeof *list)->at, *fill = list;
+  mhagen_pack_term *terms = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *terms)->at;
+  mhagen_pack_gain *const gains = push_memory(L, (count + 1) * sizeof *gains)->at, *gain = gains;
+  int term = 0;
+  for (int kind = 0; kind < KINDS; ++kind) {
+    for (size_t i = 0; i < counts[kind]; ++i, ++fill) {
+      lua_rawgeti(L, lists + kind, (lua_Integer)i + 1);
+      gain->term = term, gain->matrix = matrix_in(L, matrices, "gain");
+      if (gain->matrix != MHAGEN_NONE) ++gain;
+      term += read_fill(L, matrices, fill, terms, term);
+      lua_pop(L, 1);
+    }
+  }
+  packing->terms = terms, packing->gains = gains, packing->gain_count = (int)(gain - gains);
+  packing->fills = list, packing->fill_count = (int)counts[0];
+  packing->rounded = packing->fills + counts[0], packing->rounded_count = (int)counts[1];
+  packing->pairs = packing->rounded + counts[1], packing->pair_count = (int)counts[2];
+  packing->quants = packing->pairs + counts[2], packing->quant_count = (int)counts[3];
+  packing->value_quants = packing->quants + counts[3], packing->value_quant_count = (int)counts[4];
+  lua_pushvalue(L, of);
+  packing->f16 = flag_in(L, "f16");
+  lua_pop(L, 1);
+  lua_getfield(L, of, "interleave");
+  packing->deep = luaL_optinteger(L, -1, 1);
+  lua_getfield(L, of, "deinterleave");
+  packing->apart = luaL_optinteger(L, -1, 0);
+  if (lua_getfield(L, of, "quant") == LUA_TTABLE) {
+    packing->quant_bits = (int)integer_in(L, "bits"), packing->quant_group = integer_in(L, "group");
+    packing->quant_sums = flag_in(L, "sums"), packing->quant_beside = flag_in(L, "beside");
+    packing->quant_bytes = flag_in(L, "bytes");
+  }
+}
+
 /* pack(packing, weights) -> memory with the packed weights. packing: what gen/plan/pack.lua's M.packing returns.
  * weights: memory by the names of matrices, and in_out = true where they lie so. */
 static int host_pack(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
-  luaL_checkstack(L, 40 + 4 * MATRICES_MOST, NULL);
+  luaL_checkstack(L, 60 + 4 * MATRICES_MOST, NULL);
   lua_getfield(L, 1, "bytes");
   const lua_Integer bytes = luaL_checkinteger(L, -1);
   luaL_argcheck(L, bytes >= 0 && bytes <= NUMBER_MOST, 1, "bytes are out of their range");
@@ -191,44 +236,12 @@ static int host_pack(lua_State *L) {
     }
   }
 
-  enum { KINDS = 5 };
-  static const char *const kinds[KINDS] = {"fills", "rounded", "pairs", "quants", "value_quants"};
-  lua_getfield(L, 1, "lists");
-  const int of_kinds = lua_gettop(L);
-  luaL_checktype(L, of_kinds, LUA_TTABLE);
-  size_t counts[KINDS], count = 0;
-  for (int kind = 0; kind < KINDS; ++kind) count += counts[kind] = push_list(L, of_kinds, kinds[kind]);
-  const int lists = lua_gettop(L) - KINDS + 1;
-  mhagen_pack_fill *const list = push_memory(L, (count + 1) * sizeof *list)->at, *fill = list;
-  mhagen_pack_term *terms = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *terms)->at;
-  mhagen_pack_gain *const gains = push_memory(L, (count + 1) * sizeof *gains)->at, *gain = gains;
-  int term = 0;
-  for (int kind = 0; kind < KINDS; ++kind) {
-    for (size_t i = 0; i < counts[kind]; ++i, ++fill) {
-      lua_rawgeti(L, lists + kind, (lua_Integer)i + 1);
-      gain->term = term, gain->matrix = matrix_in(L, MATRICES, "gain");
-      if (gain->matrix != MHAGEN_NONE) ++gain;
-      term += read_fill(L, MATRICES, fill, terms, term);
-      lua_pop(L, 1);
-    }
-  }
-  packing.terms = terms, packing.gains = gains, packing.gain_count = (int)(gain - gains);
-  packing.fills = list, packing.fill_count = (int)counts[0];
-  packing.rounded = packing.fills + counts[0], packing.rounded_count = (int)counts[1];
-  packing.pairs = packing.rounded + counts[1], packing.pair_count = (int)counts[2];
-  packing.quants = packing.pairs + counts[2], packing.quant_count = (int)counts[3];
-  packing.value_quants = packing.quants + counts[3], packing.value_quant_count = (int)counts[4];
   lua_pushvalue(L, 1);
-  packing.f16 = flag_in(L, "f16");
-  lua_pop(L, 1);
-  lua_getfield(L, 1, "interleave");
-  packing.deep = luaL_optinteger(L, -1, 1);
-  lua_getfield(L, 1, "deinterleave");
-  packing.apart = luaL_optinteger(L, -1, 0);
-  if (lua_getfield(L, 1, "quant") == LUA_TTABLE) {
-    packing.quant_bits = (int)integer_in(L, "bits"), packing.quant_group = integer_in(L, "group");
-    packing.quant_sums = flag_in(L, "sums"), packing.quant_beside = flag_in(L, "beside");
-    packing.quant_bytes = flag_in(L, "bytes");
+  read_form(L, MATRICES, &packing);
+  mhagen_packing beside = {.matrices = matrices};
+  if (lua_getfield(L, 1, "beside") == LUA_TTABLE) {
+    read_form(L, MATRICES, &beside);
+    packing.beside = &beside;
   }
   mhagen_pack(&packing, &given->weights, push_memory(L, packing.bytes)->at);
   return 1;

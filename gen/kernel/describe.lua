@@ -57,13 +57,14 @@ end
 -- What is rounded, and what that costs, or nil.
 local function rounding(plan)
   local scheme, attend, told = graph.scheme(plan.stages), plan.attend.scheme.a, {}
-  local own = scheme and scheme.a or types.f32
+  local own, fed = scheme and scheme.a or types.f32, plan.feeding ~= plan and plan.feeding.scheme.a
   local quant = plan.stored.quant
   if own.quantized and not quant.group then quant = nil end -- which its type says
   if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
-  if own ~= types.f32 or attend ~= types.f32 or quant then
+  if own ~= types.f32 or attend ~= types.f32 or quant or fed then
     told[#told + 1] = scheme and ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
       or "operands of attention in " .. attend.name
+    if fed then told[#told] = ("%s, of the feed-forward in %s"):format(told[#told], fed.name) end
   end
   if quant and quant.type then told[#told + 1] = ("weights in %s"):format(quant.type.name) end
   if quant and not quant.type then
@@ -74,9 +75,10 @@ local function rounding(plan)
   end
   if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
   if not told[1] then return nil end
-  local halves = scheme and ways.of(scheme).own_sums
+  local sums = (own.quantized or fed and fed.quantized) and "int32 and float32"
+    or scheme and ways.of(scheme).own_sums and "f16 and float32" or "float32"
   return ("%s; sums in %s; error at most %g for scores up to %d"):format(table.concat(told, "; "),
-    own.quantized and "int32 and float32" or halves and "f16 and float32" or "float32", plan.error, plan.error_scores)
+    sums, plan.error, plan.error_scores)
 end
 
 -- The sections of a buffer by their names in C, and the bytes of each.

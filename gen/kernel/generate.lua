@@ -134,9 +134,9 @@ local function matrices_text(list)
   return rows, number
 end
 
--- The tables of a list of fills by their names, as initializers.
-local function pack_text(list)
-  local of_matrices, number = matrices_text(list.matrices)
+-- The tables of a list of fills by their names, as initializers. matrices: those that terms name, if not of the list.
+local function pack_text(list, matrices)
+  local of_matrices, number = matrices_text(matrices or list.matrices)
   local terms, gains = {}, {}
   local function text(fill)
     local rounds = {}
@@ -155,7 +155,7 @@ local function pack_text(list)
     end
     return cprint.list({ numbers, moves }, "  ")
   end
-  local rows = { matrices = of_matrices, terms = terms, gains = gains }
+  local rows = { matrices = not matrices and of_matrices or nil, terms = terms, gains = gains }
   for _, name in ipairs(pack.lists) do
     rows[name] = {}
     for i, fill in ipairs(list.lists[name]) do rows[name][i] = text(fill) end
@@ -216,12 +216,33 @@ local function quant_text(quant)
     quant.bytes and "  .quant_bytes = 1,\n" or "")
 end
 
--- The type of pairs and of what is rounded, if it is not bfloat16, as an initializer.
-local function type_text(list) return list.f16 and "  .f16 = 1,\n" or "" end
+-- How numbers of a packing become words, as initializers; f16 where pairs and what is rounded are not bfloat16.
+local function form_text(list)
+  return quant_text(list.quant) .. (list.f16 and "  .f16 = 1,\n" or "") .. interleave_text(list.interleave)
+    .. deinterleave_text(list.deinterleave)
+end
 
 -- What decides the packed bytes: all of their list but comments.
 local function packed_by(...)
   return fingerprint((table.concat({ ... }, "\n"):gsub("/%*.-%*/", "")))
+end
+
+-- The rows of all lists of fills but the first, and of gains.
+local function small_rows(rows)
+  local small = {}
+  for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end
+  return table.move(rows.gains, 1, #rows.gains, #small + 1, small)
+end
+
+-- The packing of products of the feed-forward in a type of their own: its rows, its text, and the field of the other
+-- packing that leads to it. Nothing where there is none.
+local function packing_beside(list)
+  if not list.beside then return { rows = {}, text = "", field = "" } end
+  local rows, form = pack_text(list.beside, list.matrices), form_text(list.beside)
+  local all = { table.concat(rows.terms), table.concat(rows.fills), form, table.unpack(small_rows(rows)) }
+  local tables, fields = packing_text(rows, "ffn_")
+  return { rows = all, field = "  .beside = &ffn_packing,\n",
+           text = template.file("packing_beside.c.in", { tables = tables, fields = fields .. form }) }
 end
 
 -- The angles of rope for tables that are not given, as initializers.
@@ -312,8 +333,8 @@ end
 
 -- What stands before all functions: of the ISA, and of the types of its products.
 local function prelude_of(plan)
-  local own, scheme = plan.isa.prelude or "", graph.scheme(plan.stages)
-  local declared = scheme and scheme.declared
+  local own, declared = plan.isa.prelude or "", nil
+  for _, scheme in ipairs(graph.product_schemes(plan.stages)) do declared = declared or scheme.declared end
   return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
 end
 
@@ -342,13 +363,10 @@ function M.kernel(cfg, answer)
   local list = pack.list(plan)
   local rows = pack_text(list)
   local rope, pack_tables = plan.tables_bytes == 0 and rope_text(plan.attend.qk) or "", tables_packing(recorded, list)
-  local quant = quant_text(pack.integers(plan)) .. type_text(list) .. interleave_text(list.interleave)
-    .. deinterleave_text(pack.deinterleave(plan))
-  local small = {}
-  for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end
-  table.move(rows.gains, 1, #rows.gains, #small + 1, small)
+  local form, small, beside = form_text(list), small_rows(rows), packing_beside(list)
+  table.move(beside.rows, 1, #beside.rows, #small + 1, small)
   recorded.fingerprint = packed_by(plan.packed_bytes, table.concat(rows.matrices), table.concat(rows.terms),
-    table.concat(rows.fills), rope .. quant, table.unpack(small))
+    table.concat(rows.fills), rope .. form, table.unpack(small))
   rows.needs = weight_needs
   local tables, fields = packing_text(rows, "pack_")
   local declared, defined = answer_texts(recorded, answer)
@@ -357,9 +375,9 @@ function M.kernel(cfg, answer)
   local phases, phase_count, coarse_count = phases_text(recorded)
   local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
-    packing_tables = tables, packing_fields = fields,
+    packing_tables = tables .. beside.text, packing_fields = fields .. beside.field,
     headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
-    pack_rope = rope .. quant, fingerprint = recorded.fingerprint, pack_tables = pack_tables,
+    pack_rope = rope .. form, fingerprint = recorded.fingerprint, pack_tables = pack_tables,
     tables_fingerprint = M.tables_fingerprint(recorded),
     macros = recorded.tape.rolled and cprint.unroll or "",
     functions = cprint.constants(

@@ -6,7 +6,8 @@ local plan_of = require "plan.init"
 
 local M = {}
 
-local KEYS = { "dtype", "attend_dtype", "sum_dtype", "weight_dtype", "value_weight_dtype", "io_dtype", "cache_dtype" }
+local KEYS = { "dtype", "attend_dtype", "ffn_dtype", "sum_dtype", "weight_dtype", "value_weight_dtype", "io_dtype",
+               "cache_dtype" }
 
 -- Whether an option is about another one, without which it has no effect.
 local function is_beside(key, other)

@@ -9,9 +9,11 @@ local quants, beside_int8 = {}, {}
 for _, kind in ipairs(types.quants) do
   quants[#quants + 1] = kind.name
   if kind.type or kind.columns then
-    beside_int8[#beside_int8 + 1] = { key = "dtype", is = "int8", of = kind.name,
-                                      why = kind.type and "which multiplies integers"
-                                        or "which packs weights as int8 anyway, with a scale for each column" }
+    for _, key in ipairs { "dtype", "ffn_dtype" } do
+      beside_int8[#beside_int8 + 1] = { key = key, is = "int8", of = kind.name,
+                                        why = kind.type and "which multiplies integers"
+                                          or "which packs weights as int8 anyway, with a scale for each column" }
+    end
   end
 end
 
@@ -48,6 +50,10 @@ return {
     doc = "number type of the operands of attention; with dtype = int8, the default is bf16 if the ISA multiplies " ..
       "it, else f32",
     draw = { chance = 0.2, of = types.of_attention } },
+  { key = "ffn_dtype", kind = "choice", choices = types.names, called = called, same_as = "dtype", beside = { "ffn" },
+    name = "_ffn_", word = "feed-forward in %s", bit = "MHAGEN_FFN_DTYPE", number = true, akin = { "mlp_dtype" },
+    doc = "number type of the operands of the feed-forward's products",
+    draw = { chance = 0.3, of = { "int8", "bf16", "f16", "f32" } } },
   { key = "sum_dtype", kind = "choice", choices = { "f32", "f16" }, called = called,
     default = "f32", beside = { "dtype" },
     name = "_sums_", akin = { "accumulator", "accumulation", "acc_dtype", "compute_type" },

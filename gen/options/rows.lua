@@ -152,9 +152,9 @@ M.options = {
     doc = "C identifier, prefix of everything exported" },
   { key = "attention", kind = "choice", choices = { "self", "cross", "none" }, default = "self", name = "_",
     bit = { cross = "MHAGEN_CROSS", none = "MHAGEN_NO_ATTENTION" },
-    only = { none = "attention d_model y_width seq batch isa name q_len dtype sum_dtype weight_dtype group io_dtype "
-      .. "residual norm norm_kind layer_eps out_act ffn ffn_act ffn_gate parallel query_vectors out_rows out_vectors "
-      .. "k_block fetch code_limit cpu fold unroll tuned" },
+    only = { none = "attention d_model y_width seq batch isa name q_len dtype ffn_dtype sum_dtype weight_dtype group "
+      .. "io_dtype residual norm norm_kind layer_eps out_act ffn ffn_act ffn_gate parallel query_vectors out_rows "
+      .. "out_vectors k_block fetch code_limit cpu fold unroll tuned" },
     args = { { pointer = "k", input = true, of = "cross", but = { "cache", "fixed" } },
              { pointer = "v", input = true, of = "cross", but = { "cache", "fixed" } } },
     implied = function(values)

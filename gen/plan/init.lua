@@ -5,7 +5,8 @@
 --             values that were compared with thresholds (schedule/costs.lua)
 --   products  scheme: how the ISA multiplies projections. Targets of tiles (schedule/tiles.lua): attending, attention;
 --             applying, for projections with lanes over queries; weights and value_weights, for the other projections;
---             stored and stored_values, the same for weights as packed, from which a run may make the others
+--             stored and stored_values, the same for weights as packed, from which a run may make the others; feeding,
+--             the plan itself, or one with all of these for products of the feed-forward in another type
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
 --   tasks     resident, tasks_wanted, groups_per_task, attend_tasks
@@ -81,14 +82,16 @@ local function order_of(plan)
   return { walked = walked, filling = filling, fill_workspace = scratch }
 end
 
--- The types that numbers are rounded to: operands of projections and of attention, results, rows of a cache, weights.
+-- The types that numbers are rounded to: operands of projections, of the feed-forward and of attention, results, rows
+-- of a cache, weights.
 function M.types(plan)
-  return { plan.scheme.a, plan.attend.scheme.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
+  return { plan.scheme.a, plan.feeding.scheme.a, plan.attend.scheme.a, plan.arrays, plan.cache,
+           types.quants[plan.cfg.weight_dtype] }
 end
 
 -- The bound of ||y - ref|| / ||ref||: the largest of the types.
 local function error_of(plan)
-  local error = plan.scheme.error or 0
+  local error = math.max(plan.scheme.error or 0, plan.feeding.scheme.error or 0)
   for _, type in ipairs(M.types(plan)) do error = math.max(error, type.error) end
   return error
 end
@@ -170,6 +173,10 @@ local function config_of(cfg)
                  per_cycle = 2.0 * isa.lanes, -- flops at one FMA of a full vector a cycle
                  whole_p = #graph.sheets(cfg) > 0 } -- keeps the weights of all keys, not only of a block
   if not facts then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
+  plan.feeding = plan
+  if cfg.ffn > 0 and cfg.ffn_dtype ~= cfg.dtype then
+    plan.feeding = setmetatable({ scheme = M.scheme(cfg, "ffn_dtype"), feeds = true }, { __index = plan })
+  end
   return plan
 end
 
@@ -189,28 +196,43 @@ local function add(plan, fields)
   for name, value in pairs(fields) do plan[name] = value end
 end
 
--- Decides how products multiply, and returns the list with these decisions.
-local function add_products(plan, formula)
+-- The targets of a plan's weights, as they are packed and multiplied.
+local function add_weights(plan)
   local cfg = plan.cfg
   plan.stored = of_weights(plan, cfg.weight_dtype)
   plan.stored_values = types.quants[cfg.value_weight_dtype] and of_weights(plan, cfg.value_weight_dtype) or plan.stored
   plan.weights, plan.value_weights = plan.stored, plan.stored_values
-  check_inputs(cfg)
-  local chosen = paired.choose(plan, formula)
-  plan.scheme = chosen.products
-  if plan.weights.quant and not plan.scheme.integers and plan.scheme.group > 1 then
+end
+
+-- Lets products multiply by a chosen scheme, or by blocks of it. Weights become pairs where it has these.
+local function add_scheme(plan, formula, scheme)
+  plan.scheme = scheme
+  if plan.weights.quant and not scheme.integers and scheme.group > 1 then
     plan.weights, plan.value_weights = plan, plan
     -- A pair has 16 bits for a weight as well.
     if plan.stored.quant.type then plan.stored, plan.stored_values = plan, plan end
   end
-  plan.scheme = mmla.choose(plan, formula, chosen.products)
+  plan.scheme = mmla.choose(plan, formula, scheme)
+end
+
+-- Decides how products multiply, and returns the list with these decisions.
+local function add_products(plan, formula)
+  local cfg, feeding = plan.cfg, plan.feeding
+  add_weights(plan)
+  if feeding ~= plan then add_weights(feeding) end
+  check_inputs(cfg)
+  local chosen = paired.choose(plan, formula)
+  add_scheme(plan, formula, chosen.products)
+  if feeding ~= plan then add_scheme(feeding, formula, paired.choose_feeding(feeding, formula)) end
   if graph.attend(formula).passes then chosen.attention = plan.scheme end
   plan.attending = tiles.target(plan, chosen.attention)
   plan.applying = tiles.target(plan, isas.by_vectors(plan.scheme))
   return graph.multiplied(formula, function(stage)
-    local multiplied, stored = plan.weights, plan.stored
-    if stage.c.operand == "values" then multiplied, stored = plan.value_weights, plan.stored_values end
-    return { scheme = plan.scheme, multiplied = multiplied.scheme, stored = stored.scheme }
+    local own = stage.feeds and feeding or plan
+    local multiplied, stored = own.weights, own.stored
+    if stage.c.operand == "values" then multiplied, stored = own.value_weights, own.stored_values end
+    return { scheme = own.scheme, multiplied = multiplied.scheme, stored = stored.scheme,
+             apart = own ~= plan or nil }
   end, { scheme = chosen.attention })
 end
 
@@ -252,7 +274,8 @@ end
 function M.build(cfg)
   local plan = config_of(cfg)
   local formula = graph.multiplied(layer.around(cfg, graph.of(cfg, plan.scores)),
-    function() return { scheme = plan.scheme } end, { scheme = attention_of(cfg) })
+    function(stage) return { scheme = (stage.feeds and plan.feeding or plan).scheme } end,
+    { scheme = attention_of(cfg) })
   formula = add_products(plan, formula)
   local list = rewrites.apply(rewrites.of_formula, plan, formula)
   add_work(plan, formula, list)

@@ -96,28 +96,40 @@ function Pack.of_weights(scheme, fill)
 end
 
 -- How weights become integers, if they do.
-function M.integers(plan)
+local function integers(plan)
   local quant = plan.stored.quant
   return quant and not quant.type and quant or nil
 end
 
 -- The 16-bit type of weights, which may differ from that of the operands.
-local function short_type(plan, scheme)
+local function short_type(plan)
   local quant = plan.stored.quant
-  return quant and quant.type or scheme.b
+  return quant and quant.type or plan.scheme.b
 end
 
--- A fact of how words of products lie (way/init.lua), 1 without products.
-local function of_words(plan, fact)
-  local scheme = graph.scheme(plan.stages)
-  return scheme and ways[fact](scheme) or 1
+-- For so many columns at a time, panels store the first numbers of all words before the second ones, because some ISAs
+-- multiply by one part of a word. 0: they do not.
+local function deinterleave(plan)
+  local quant, spread = plan.stored.quant, ways.deinterleave(plan.scheme)
+  if quant and quant.deinterleave then return quant.deinterleave end
+  return spread > 1 and spread * plan.isa.lanes or 0
+end
+
+-- The lists of a packing, and how numbers of them become words.
+local function form(pack)
+  local plan, lists = pack.plan, pack.lists
+  return { lists = lists, interleave = ways.interleave(plan.scheme), deinterleave = deinterleave(plan),
+           quant = integers(plan), f16 = #lists.pairs + #lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
 end
 
 -- Packing of a kernel:
 --   matrices   as matrices_of returns them; terms name them
 --   lists      the fills, by the names of their lists
 --   interleave words of a column that lie side by side
+--   deinterleave   see above
+--   quant      how weights become integers, or nil
 --   f16        whether pairs and rounded numbers are half precision
+--   beside     the same but matrices, for products of the feed-forward in another type; or nil
 --
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }, and perhaps gain, the name of a matrix by which its
 -- columns are multiplied. A term of it:
@@ -126,14 +138,19 @@ end
 --   row, column   where the panel begins
 --   inner      for a product: columns of a, from the first of them on
 function M.list(plan)
-  local pack = setmetatable({ plan = plan, lists = { tables = {} } }, Pack)
-  for _, name in ipairs(M.lists) do pack.lists[name] = {} end
-  for _, stage in ipairs(graph.by_matrix(plan.stages)) do kinds.ask("fills", nil, pack, stage) end
+  local function new(of)
+    local pack = setmetatable({ plan = of, lists = { tables = {} } }, Pack)
+    for _, name in ipairs(M.lists) do pack.lists[name] = {} end
+    return pack
+  end
+  local pack, feeding = new(plan), plan.feeding ~= plan and new(plan.feeding) or nil
+  for _, stage in ipairs(graph.by_matrix(plan.stages)) do
+    kinds.ask("fills", nil, stage.apart and feeding or pack, stage)
+  end
   kinds.ask("fills", nil, pack, plan.attend)
-  local scheme, halves = graph.scheme(plan.stages), #pack.lists.pairs + #pack.lists.rounded > 0
-  return { matrices = matrices_of(plan, false), lists = pack.lists,
-           interleave = of_words(plan, "interleave"),
-           f16 = halves and short_type(plan, scheme) == types.by_name.f16 }
+  local list = form(pack)
+  list.matrices, list.beside = matrices_of(plan, false), feeding and form(feeding)
+  return list
 end
 
 -- The same for rope tables that are packed apart, from the result of M.list; nil if there are none.
@@ -142,15 +159,7 @@ function M.tables(plan, list)
   local lists = {}
   for _, name in ipairs(M.lists) do lists[name] = {} end
   lists.fills = list.lists.tables
-  return { matrices = matrices_of(plan, true), lists = lists, interleave = 1 }
-end
-
--- For so many columns at a time, panels store the first numbers of all words before the second ones, because some ISAs
--- multiply by one part of a word. 0: they do not.
-function M.deinterleave(plan)
-  local quant, spread = plan.stored.quant, of_words(plan, "deinterleave")
-  if quant and quant.deinterleave then return quant.deinterleave end
-  return spread > 1 and spread * plan.isa.lanes or 0
+  return { matrices = matrices_of(plan, true), lists = lists, interleave = 1, deinterleave = 0 }
 end
 
 M.WEIGHTS, M.TABLES = "weights", "tables of rope"
@@ -193,9 +202,8 @@ function M.packing(plan, fingerprint, tables_fingerprint)
   local list, qk = M.list(plan), plan.attend.qk
   local tables = M.tables(plan, list)
   return with_turns({
-    bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
-    deinterleave = M.deinterleave(plan),
-    interleave = list.interleave, quant = M.integers(plan),
+    bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16, quant = list.quant,
+    deinterleave = list.deinterleave, interleave = list.interleave, beside = list.beside,
     matrices = for_host(list.matrices) }, not tables and qk or nil),
     tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
                             matrices = for_host(tables.matrices) }, qk)

@@ -1,8 +1,9 @@
 -- Rewrites that insert stages of stage/convert.lua. Their results replace the tensors that they read.
 --
---   of_operands(list, kind, make)   projections of Q, K and V read make(input, stage), a new tensor, in place of each
---                                   input; stage: the first of them. Products of the feed-forward likewise read it in
---                                   place of rows that the layer has made
+--   of_operands(list, kind, scheme, make)   projections of Q, K and V, where they multiply by a scheme, read
+--                  make(input, stage), a new tensor, in place of each input; stage: the first of them. Products of the
+--                  feed-forward likewise read it in place of rows that the layer has made
+--   name(prefix, input, stage)   that of such a tensor
 --   round, widen                    the same for all inputs that need it
 --   context_rows                    before the output
 --   key_rows, value_rows            before attention
@@ -50,12 +51,12 @@ local function of_layer(made) return tensors.rows(made.name, graph.with(made, { 
 
 -- The list with a stage in front of each product of the feed-forward, unless what it would make can be stored at once.
 -- Products that read the same rows share it. known: what has been made of inputs, by their names.
-local function of_rows(list, kind, make, known)
+local function of_rows(list, kind, scheme, make, known)
   local output, edits, read = graph.output(list), {}, {}
   for _, to in pairs(known) do read[to] = true end
   for _, stage in ipairs(list) do
     local a = stage.a
-    if stage.weights and a.at == "rows" and stage ~= output and not read[a] then
+    if stage.weights and stage.scheme == scheme and a.at == "rows" and stage ~= output and not read[a] then
       local there, maker = {}, graph.maker(list, a)
       local made = not known[a.name] and make(a, stage)
       local to = made and of_layer(made) or known[a.name]
@@ -77,10 +78,10 @@ local function of_rows(list, kind, make, known)
   return graph.edited(list, edits)
 end
 
--- Whether the feed-forward reads an input of attention.
-local function is_shared(list, input)
+-- Whether products of the feed-forward with this scheme read an input of attention.
+local function is_shared(list, input, scheme)
   for _, stage in ipairs(list) do
-    if stage.name == "up" and stage.a == input then return true end
+    if stage.name == "up" and stage.a == input and stage.scheme == scheme then return true end
   end
 end
 
@@ -94,20 +95,23 @@ local function readers(list)
   return found
 end
 
-function M.of_operands(list, kind, make)
+function M.name(prefix, input, stage) return prefix .. (stage.apart and "ffn_" or "") .. input.name end
+
+function M.of_operands(list, kind, scheme, make)
   local known, stages, edits, attend = {}, {}, {}, graph.attend(list)
   for _, stage in ipairs(readers(list)) do
+    if stage.scheme ~= scheme then break end -- which all have
     local input = stage.a
     if not known[input.name] then
       local made = make(input, stage)
-      known[input.name] = (attend.passes or is_shared(list, input)) and of_layer(made) or made
+      known[input.name] = (attend.passes or is_shared(list, input, scheme)) and of_layer(made) or made
       add(stages, kind, stage.fill, { name = input.name, of = input, to = known[input.name], rows = stage.rows,
                                       cols = input.row })
     end
     edits[stage] = { graph.with(stage, { a = known[input.name] }) }
     if attend.passes then edits[attend] = { graph.with(attend, { context = known[input.name] }) } end
   end
-  return of_rows(in_front(graph.edited(list, edits), stages, graph.behind_inputs(list)), kind, make, known)
+  return of_rows(in_front(graph.edited(list, edits), stages, graph.behind_inputs(list)), kind, scheme, make, known)
 end
 
 local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
@@ -134,17 +138,21 @@ end
 -- Inputs become rounded copies. Results of products are rounded when they are stored, and weights when they are packed
 -- (plan/pack.lua).
 function M.round(plan, list)
-  local in_attention, own = rounds(graph.attend(list).scheme), graph.scheme(list)
-  local in_products = own and rounds(own)
-  if in_attention or in_products then choices.add(plan.why, "rounded") end
+  local in_attention, in_products = rounds(graph.attend(list).scheme), {}
+  for _, scheme in ipairs(graph.product_schemes(list)) do
+    in_products[#in_products + 1] = rounds(scheme) and scheme or nil
+  end
+  if in_attention or in_products[1] then choices.add(plan.why, "rounded") end
   if in_attention then list = held_rows(plan, list) end
-  if not in_products then return list end
-  local context = graph.attend(list).context
-  local read = graph.output(list) and not graph.maker(list, context) -- attention stores it for the output to read
-  if read and context.at == "lanes" then list = held(list, context, own) end
-  return M.of_operands(list, "round", function(input, stage)
-    return tensors.workspace("rounded_" .. input.name, graph.with(input, { scheme = stage.scheme }))
-  end)
+  for _, scheme in ipairs(in_products) do
+    local output, context = graph.output(list), graph.attend(list).context
+    local read = output and output.scheme == scheme and not graph.maker(list, context)
+    if read and context.at == "lanes" then list = held(list, context, scheme) end -- as attention stores it
+    list = M.of_operands(list, "round", scheme, function(input, stage)
+      return tensors.workspace(M.name("rounded_", input, stage), graph.with(input, { scheme = scheme }))
+    end)
+  end
+  return list
 end
 
 function M.has_small_inputs(plan) return plan.arrays.round end

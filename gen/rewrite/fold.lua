@@ -169,6 +169,7 @@ function M.bits(plan)
   add(values and output and output.weights.b, "MERGE_V")
   add(plan.attend.scheme.powers, "POWERS")
   add(plan.stored ~= plan.weights, "WIDENED")
+  add(plan.feeding ~= plan and plan.feeding.stored ~= plan.feeding.weights, "FFN_WIDENED")
   return bits
 end
 

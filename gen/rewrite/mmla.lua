@@ -10,14 +10,15 @@ local M = {}
 
 local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
 
--- Reasons against it, for a plan and the list of the formula.
+-- Reasons against it, for a plan, the list of the formula and a scheme.
 local against = {
-  { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
-  { function(plan, list)
-      local own = not graph.scheme(list).integers and graph.output(list) -- context as attention stores it
+  { function(plan) return not plan.feeds and plan.cfg.q_lanes == "queries" end,
+    "q_lanes = queries asks for other lanes" },
+  { function(plan, list, scheme)
+      local own = not plan.feeds and not scheme.integers and graph.output(list) -- context as attention stores it
       return own and graph.attend(list).out % 4 > 0
     end, "dv has to be a multiple of four" },
-  { function(plan) return odd_rows(plan.cfg, "kv_rows") or odd_rows(plan.cfg, "out_rows") end,
+  { function(plan) return not plan.feeds and odd_rows(plan.cfg, "kv_rows") or odd_rows(plan.cfg, "out_rows") end,
     "given rows of tiles have to be even" },
 }
 
@@ -26,7 +27,7 @@ local against = {
 function M.choose(plan, list, scheme)
   local own = graph.scheme(list) and isas.by_mmla(scheme)
   if not own then return scheme end
-  local found = choices.against(against, plan, list)
+  local found = choices.against(against, plan, list, scheme)
   if found then
     choices.say(plan.why, "no products by mmla", found)
     return scheme

@@ -30,26 +30,38 @@ local function few_queries(plan, list)
 end
 
 -- The ISA's scheme of pairs for products with weights, or nil.
-local function pairs_of(plan, list) return isas.paired(plan.isa, graph.scheme(list).b) end
+local function pairs_of(plan) return isas.paired(plan.isa, plan.scheme.b) end
 
 local MANY = 8 -- from so many queries on, it pays to dequantize weights to pairs before the products
 
 -- Whether a run dequantizes int8/int4 weights to pairs, once for all rows. The pairs must be in the plain order, and
 -- heads must not be padded.
 local function widens(plan, list)
-  local own = pairs_of(plan, list)
-  local ragged = graph.output(list) and graph.attend(list).out % 2 > 0
+  local own = pairs_of(plan)
+  local ragged = not plan.feeds and graph.output(list) and graph.attend(list).out % 2 > 0
   return plan.cfg.seq >= MANY and not (own.f16_sums or own.blocks or isas.by_halves(plan.isa, own) or ragged)
 end
 
--- Reasons against pairs, for a plan and the list of the formula: in projections, and in attention.
+-- Reasons against pairs, for a plan and the list of the formula: in all products with weights, in projections alone,
+-- and in attention.
+local against_products = {
+  { function(plan, list) return plan.weights.scheme.scales and not widens(plan, list) end,
+    "weights are small integers, which become float32" },
+  { function(plan)
+      local type = plan.weights.quant and plan.weights.quant.type
+      return type and type ~= plan.scheme.b
+    end,
+    "weights have 16 bits of another type, and become float32" },
+  { function(plan) return pairs_of(plan).f16_sums and plan.sums ~= plan.scheme.b end,
+    "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
+}
+
 local against_projections = {
   { function(plan, list)
       return few_queries(plan, list) and graph.output(list) and graph.attend(list).out % plan.isa.lanes > 0
     end, "rows of the context are no whole vectors" },
   { function(plan, list)
-      local sums = pairs_of(plan, list).f16_sums
-      return sums and graph.output(list) and graph.attend(list).out % 2 > 0
+      return pairs_of(plan).f16_sums and graph.output(list) and graph.attend(list).out % 2 > 0
     end, "blocks of sums in half precision have no room for zeros behind an odd dv" },
   { function(plan, list) return graph.output(list) and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
@@ -57,15 +69,7 @@ local against_projections = {
       local keys = graph.origin(list, graph.attend(list).keys)
       return keys and keys.fill
     end, "a cache is filled from rows of float32" },
-  { function(plan, list) return plan.weights.scheme.scales and not widens(plan, list) end,
-    "weights are small integers, which become float32" },
-  { function(plan, list)
-      local type = plan.weights.quant and plan.weights.quant.type
-      return type and type ~= graph.scheme(list).b
-    end,
-    "weights have 16 bits of another type, and become float32" },
-  { function(plan, list) return pairs_of(plan, list).f16_sums and plan.sums ~= graph.scheme(list).b end,
-    "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
+  table.unpack(against_products),
 }
 
 local against_attention = {
@@ -101,45 +105,58 @@ local function folds(plan, list)
   return own and not tiled and fold.left(plan, list) < FOLDED
 end
 
+-- The scheme of pairs in place of `scheme`, or nil where the ISA has none or there is a reason against it. what: the
+-- products, for explain; against, untiled: reasons against pairs and against tile registers.
+local function choose(plan, list, scheme, what, against, untiled)
+  local own = isas.paired(plan.isa, scheme.b)
+  if not own then return nil end
+  local few, found = few_queries(plan, list), choices.against(against, plan, list)
+  local no_tiles = not found and own.tiled and choices.against(untiled, plan, list)
+  if few or no_tiles then own = isas.by_vectors(own) end
+  if not few and slow(plan, own) then found = found or SLOW end -- few queries wait for memory, and pairs are smaller
+  if found then
+    choices.say(plan.why, ("no pairs in %s"):format(what), found)
+  else
+    choices.add(plan.why, own.f16_sums and "halves" or "pairs")
+  end
+  if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
+  return not found and own or nil
+end
+
+-- The scheme of products with weights: that of the plan, or one of pairs.
+local function choose_products(plan, list, what, against)
+  if plan.scheme.integers then return plan.scheme end
+  local scheme = choose(plan, list, plan.scheme, what, against, {})
+  if scheme and plan.weights.scheme.scales then choices.add(plan.why, "widened_once") end
+  scheme = scheme or plan.scheme
+  local by_halves = isas.by_halves(plan.isa, scheme)
+  if by_halves and plan.cfg.q_lanes == "queries" and not plan.feeds then
+    choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
+  elseif by_halves then
+    choices.add(plan.why, "deinterleaved")
+    return by_halves
+  end
+  return scheme
+end
+
+-- That of the feed-forward, for its plan, where it has a type of its own.
+function M.choose_feeding(feeding, list) return choose_products(feeding, list, "the feed-forward", against_products) end
+
 -- The schemes of products with weights and of attention, `products` and `attention`. They use pairs if the ISA has
 -- these and there is no reason against it. list: that of the formula.
 function M.choose(plan, list)
   local chosen = { products = plan.scheme, attention = graph.attend(list).scheme }
-  local known = plan
   if folds(plan, list) then
     choices.add(plan.why, "folded")
     return chosen
   end
-  local function choose(name, what, against, untiled)
-    local own = isas.paired(plan.isa, chosen[name].b)
-    if not own then return end
-    local few, found = few_queries(plan, list), choices.against(against, known, list)
-    local no_tiles = not found and own.tiled and choices.against(untiled, plan, list)
-    if few or no_tiles then own = isas.by_vectors(own) end
-    if not few and slow(plan, own) then found = found or SLOW end -- few queries wait for memory, and pairs are smaller
-    if found then
-      choices.say(plan.why, ("no pairs in %s"):format(what), found)
-    else
-      chosen[name] = own
-      choices.add(plan.why, own.f16_sums and "halves" or "pairs")
-      if name == "products" and known.weights.scheme.scales then choices.add(plan.why, "widened_once") end
-    end
-    if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
-  end
-  if graph.scheme(list) and not chosen.products.integers then
-    choose("products", "projections", against_projections, {})
-    local by_halves = isas.by_halves(plan.isa, chosen.products)
-    if by_halves and plan.cfg.q_lanes == "queries" then
-      choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
-    elseif by_halves then
-      chosen.products = by_halves
-      choices.add(plan.why, "deinterleaved")
-    end
-  end
+  local known = plan
+  if graph.scheme(list) then chosen.products = choose_products(plan, list, "projections", against_projections) end
   if chosen.products.group > 1 and not chosen.products.integers then
     known = setmetatable({ weights = { scheme = chosen.products } }, { __index = plan })
   end
-  choose("attention", "attention", against_attention, against_tiles)
+  chosen.attention = choose(known, list, chosen.attention, "attention", against_attention, against_tiles)
+    or chosen.attention
   return chosen
 end
 
@@ -164,6 +181,20 @@ local function padded_output(plan, list)
     weights = graph.with(output.weights, { steps = width, heads = heads, along = "row" }) }) } })
 end
 
+-- The list with the operands of a scheme's products in pairs.
+local function products_in_pairs(plan, list, scheme)
+  local output = graph.output(list)
+  if output and output.scheme == scheme and not graph.attend(list).passes then
+    local context = tensors.with(graph.attend(list).context, { pairs = true, scheme = scheme })
+    list = padded_output(plan, graph.replaced(list, graph.attend(list).context, context))
+  end
+  return conversions.of_operands(list, "narrow", scheme, function(input, stage)
+    local words = M.words_of_row(plan.isa, scheme, input.row)
+    return tensors.workspace(conversions.name("pairs_", input, stage),
+      graph.with(layouts.words(scheme, stage.rows, words), { head = 0 }))
+  end)
+end
+
 -- The list of stages, with inputs, keys, values and context in pairs.
 function M.rewrite(plan, list)
   local attend = graph.attend(list)
@@ -183,17 +214,10 @@ function M.rewrite(plan, list)
     pair(queries, { scale = attend.query_scale })
     choices.add(plan.why, "query_pairs")
   end
-  local output, own = graph.output(list), graph.scheme(list)
-  if not own or own.group == 1 or own.integers then return list end
-  if output and not attend.passes then
-    local context = tensors.with(attend.context, { pairs = true, scheme = output.scheme })
-    list = padded_output(plan, graph.replaced(list, attend.context, context))
+  for _, scheme in ipairs(graph.product_schemes(list)) do
+    if scheme.group > 1 and not scheme.integers then list = products_in_pairs(plan, list, scheme) end
   end
-  return conversions.of_operands(list, "narrow", function(input, stage)
-    local words = M.words_of_row(plan.isa, stage.scheme, input.row)
-    return tensors.workspace("pairs_" .. input.name,
-      graph.with(layouts.words(stage.scheme, stage.rows, words), { head = 0 }))
-  end)
+  return list
 end
 
 return M

@@ -38,45 +38,52 @@ local function words_of_context(plan, output)
     at == "rows" and layout(plan, output, plan.cfg.seq, output.steps) or { scheme = output.scheme }))
 end
 
-function M.applies(_, list)
-  local own = graph.scheme(list)
-  return own and own.quant
+-- The schemes of products of integers.
+local function of_integers(list)
+  local found = {}
+  for _, scheme in ipairs(graph.product_schemes(list)) do found[#found + 1] = scheme.quant and scheme or nil end
+  return found
 end
+
+function M.applies(_, list) return of_integers(list)[1] end
 
 -- Adds the stages that quantize inputs of a run, inputs that fill a cache, and the context.
 function M.rewrite(plan, list)
-  for _, stage in ipairs(list) do
-    if stage.weights then check(stage) end
+  for _, scheme in ipairs(of_integers(list)) do
+    for _, stage in ipairs(list) do
+      if stage.weights and stage.scheme == scheme then check(stage) end
+    end
+    list = conversions.of_operands(list, "quantize", scheme, function(input, stage)
+      return tensors.workspace(conversions.name("words_", input, stage),
+        graph.with(layout(plan, stage, stage.rows, input.row),
+          { scales = conversions.name("scales_", input, stage), scaled_rows = stage.rows, head = 0 }))
+    end)
+    local output = graph.output(list)
+    if output and output.scheme == scheme and not graph.attend(list).passes then
+      local to = words_of_context(plan, output)
+      local first = graph.moving { name = "quantize_context", of = "context", a = output.a, c = to,
+                                   rows = output.steps }
+      list = graph.edited(list, { [output] = { first, graph.with(output, { a = to }) } })
+    end
   end
-  list = conversions.of_operands(list, "quantize", function(input, stage)
-    return tensors.workspace("words_" .. input.name, graph.with(layout(plan, stage, stage.rows, input.row),
-      { scales = "scales_" .. input.name, scaled_rows = stage.rows, head = 0 }))
-  end)
-  local output = graph.output(list)
-  if not output or graph.attend(list).passes then return list end
-  local to = words_of_context(plan, output)
-  local first = graph.moving { name = "quantize_context", of = "context", a = output.a, c = to, rows = output.steps }
-  return graph.edited(list, { [output] = { first, graph.with(output, { a = to }) } })
+  return list
 end
 
--- Adds reasons that say what it costs, and where it does not pay. The plan's order must be known.
-function M.tell(plan)
-  local scheme = graph.scheme(plan.stages)
-  if not (scheme and scheme.quant) then return end
-  if scheme.group == 2 then choices.add(plan.why, "shorts") end
-  if scheme.quant.group then choices.add(plan.why, "nibbles") end
+-- Adds reasons that say what products of a scheme cost, and where it does not pay. what: these products.
+local function tell(plan, scheme, what)
   local floats, all, own, making = 0, 0, 0, 0
   for _, stage in ipairs(plan.stages) do
-    local product, macs = stage.product, stage.fill and 0 or stage:macs()
+    local product, macs = stage.scheme == scheme and stage.product, stage.fill and 0 or stage:macs()
     all = all + macs
     if product then
       own, floats = own + macs, floats + product.floats * product.steps // product.depth * scheme.group
         * (stage.nest == "groups" and 1 or plan.head_blocks)
     end
-    if stage.inputs or stage.of == "context" then making = making + (stage.cycles or 0) end
+    local made = stage.of == "context" and stage.c or stage.inputs and stage.inputs[1].to
+    if made and made.scheme == scheme then making = making + (stage.cycles or 0) end
   end
   local share, at_once = math.floor(100 * own / all + 0.5), scheme.group * ways.interleave(scheme)
-  choices.say(plan.why, ("projections in %s"):format(scheme.b.name),
+  choices.say(plan.why, ("%s in %s"):format(what, scheme.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
       wording.number(floats * scheme.quant.bits // 8), wording.number(memory.BYTES * floats)))
   local none = scheme.widens and
@@ -85,6 +92,15 @@ function M.tell(plan)
     or ("an instruction does %s, so at best %.2g of float32's time is left beside the same attention; integers " ..
         "take about %s cycles to make"):format(NUMBERS[at_once], 1 - (1 - 1 / at_once) * share / 100,
         wording.number(math.ceil(making))))
+end
+
+-- The same for all of them. The plan's order must be known.
+function M.tell(plan)
+  for _, scheme in ipairs(of_integers(plan.stages)) do
+    if scheme.group == 2 then choices.add(plan.why, "shorts") end
+    if scheme.quant.group then choices.add(plan.why, "nibbles") end
+    tell(plan, scheme, plan.feeding ~= plan and plan.feeding.scheme == scheme and "feed-forward" or "projections")
+  end
 end
 
 return M

@@ -47,6 +47,11 @@ local against = {
   shares = { not_widened, { no_instruction "prefetch_far" }, no_vectors, no_numbers },
 }
 
+-- Why a kind has no effect in all of a plan, or nil.
+local function why_not(kind, plan)
+  return choices.against(against[kind], plan) or choices.against(against[kind], plan.feeding)
+end
+
 -- Whether few queries read weights that are dequantized in registers and exceed L2.
 local function widens_far(plan)
   local own = plan.weights
@@ -61,9 +66,9 @@ function M.kind(plan)
   for _, row in ipairs(facts.fetch) do
     local kind, least, most, bytes = table.unpack(row)
     local holds = cfg.seq >= least and cfg.seq <= most and tiles.weight_bytes(plan) >= bytes
-    if holds and not choices.against(against[kind], plan) then return kind end
+    if holds and not why_not(kind, plan) then return kind end
   end
-  return widens_far(plan) and not choices.against(against.ahead, plan) and "ahead" or "none"
+  return widens_far(plan) and not why_not("ahead", plan) and "ahead" or "none"
 end
 
 -- How a plan, whose stages are known, prefetches weights; nil if it does not.
@@ -73,7 +78,7 @@ function M.choose(plan)
   for _, stage in ipairs(plan.stages) do
     panels = panels or stage.nest == "rows" or stage.nest == "groups" or kind == "ahead" and stage.nest == "tiles"
   end
-  local rule = choices.against(against[kind], plan)
+  local rule = why_not(kind, plan)
     or not panels and "has no effect where no projection goes through the rows panel by panel"
   if not rule then
     if kind == "panels" then choices.add(plan.why, "fetched_panels") end

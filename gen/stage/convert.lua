@@ -94,9 +94,13 @@ local function given(K, place, input)
   return input.of and K.plan.memory:tensor(place, input.of) or place[input.name]
 end
 
--- The suffix of a name whose source is float32, while inputs have another type.
+-- The suffix of a name whose source is float32, while inputs have another type, or whose result has a type that only
+-- the feed-forward has.
 local function of_type(K, input)
-  return K.plan.arrays.round and input.of and input.of.at ~= "input" and "_" .. input.of.name or ""
+  local plan, scheme = K.plan, input.to.scheme
+  local apart = plan.feeding ~= plan and scheme == plan.feeding.scheme
+  return (plan.arrays.round and input.of and input.of.at ~= "input" and "_" .. input.of.name or "")
+    .. (apart and "_" .. scheme.a.name or "")
 end
 
 -- Records copies of rows, which are handled as one array because they are contiguous. change(K, w, name, number, to)

@@ -74,7 +74,8 @@ local function emit(K, place, stage, panels, j)
   local function at(name, own)
     return K.plan.memory:at(place, name):at(tiles.panel_at(own, panels, j))
   end
-  K:part(("widen_int%d_%dx%d"):format(packed.scheme.quant.bits, packed.steps, panels.used),
+  local suffix = of.apart and "_" .. of.scheme.a.name or ""
+  K:part(("widen_int%d_%dx%d%s"):format(packed.scheme.quant.bits, packed.steps, panels.used, suffix),
     ("Dequantizes %d rows of %d weights to pairs."):format(packed.steps, panels.used),
     { { "words", "in", at(of.weights.section, packed) }, { "pairs", "out", at(stage.name, product) } },
     function(p) panel(K, { packed = packed, product = product, panels = panels }, p) end)

@@ -19,6 +19,7 @@ class Computation(TypedDict, total=False):
     isa: str | None
     dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
     attend_dtype: Literal["f32", "bf16", "f16"] | Type | None
+    ffn_dtype: Literal["f32", "bf16", "f16", "int8"] | Type | None
     sum_dtype: Literal["f32", "f16"] | Type | None
     weight_dtype: Literal["dtype", "bf16", "f16", "int8", "int4"] | Type | None
     group: int | None

@@ -356,14 +356,7 @@ static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *f
   }
 }
 
-/* Compilers may divide by zero where the quotient is not used, so traps are off. */
-void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
-  const environment before = get_environment();
-  set_environment(without_traps(before));
-  if (p->bytes > 0) {
-    memset(packed, 0, p->bytes); /* the gaps between sections too */
-    memcpy(packed, &p->fingerprint, sizeof p->fingerprint);
-  }
+static void write_all(const mhagen_packing *p, const mhagen_weights *weights, float *packed) {
   write_fills(p, p->fills, p->fill_count, 32, weights, write_floats, packed);
   write_fills(p, p->rounded, p->rounded_count, 32, weights,
               p->f16 ? write_rounded_f16 : write_rounded_bf16, packed);
@@ -373,5 +366,16 @@ void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *p
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quants, packed);
   write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_scales, packed);
   write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_quants, packed);
+}
+
+/* Compilers may divide by zero where the quotient is not used, so traps are off. */
+void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
+  const environment before = get_environment();
+  set_environment(without_traps(before));
+  if (p->bytes > 0) {
+    memset(packed, 0, p->bytes); /* the gaps between sections too */
+    memcpy(packed, &p->fingerprint, sizeof p->fingerprint);
+  }
+  for (; p; p = p->beside) write_all(p, weights, packed);
   set_environment(before);
 }

@@ -61,7 +61,14 @@ static int row_steps(const mhagen_kernel *shape) {
 
 /* ---- what types of integers make of sizes ---- */
 
-int ref_has_integers(const mhagen_kernel *shape) { return shape->dtype && !strcmp(shape->dtype, "int8"); }
+const char *ref_dtype(const mhagen_kernel *shape, int i) {
+  return i >= REF_W1 && shape->options & MHAGEN_FFN_DTYPE ? shape->ffn_dtype : shape->dtype;
+}
+
+int ref_has_integers(const mhagen_kernel *shape, int i) {
+  const char *type = ref_dtype(shape, i);
+  return type && !strcmp(type, "int8");
+}
 
 static const char *small_weights(const mhagen_kernel *shape) {
   return shape->options & MHAGEN_WEIGHT_DTYPE ? shape->weight_dtype : NULL;
@@ -69,18 +76,15 @@ static const char *small_weights(const mhagen_kernel *shape) {
 
 static int is_integer(const char *type) { return type && !strncmp(type, "int", 3); }
 
-const char *ref_quants(const mhagen_kernel *shape) {
+const char *ref_quants(const mhagen_kernel *shape, int i) {
   const char *own = small_weights(shape);
-  return is_integer(own) ? own : ref_has_integers(shape) ? "int8" : NULL;
+  if (i == REF_V && shape->options & MHAGEN_VALUE_WEIGHT_DTYPE) return shape->value_weight_dtype;
+  return is_integer(own) ? own : ref_has_integers(shape, i) ? "int8" : NULL;
 }
 
-const char *ref_weight_type(const mhagen_kernel *shape) {
+const char *ref_weight_type(const mhagen_kernel *shape, int i) {
   const char *own = small_weights(shape);
-  return own && !is_integer(own) ? own : shape->dtype;
-}
-
-const char *ref_quants_of_values(const mhagen_kernel *shape) {
-  return shape->options & MHAGEN_VALUE_WEIGHT_DTYPE ? shape->value_weight_dtype : ref_quants(shape);
+  return own && !is_integer(own) ? own : ref_dtype(shape, i);
 }
 
 size_t ref_rows_of_scale(const mhagen_kernel *shape, const char *quants, size_t in) {
@@ -127,7 +131,7 @@ typedef struct bounding {
 } bounding;
 
 static void round_sizes(const formula *f, int i, values x) {
-  if (x.size && ref_has_integers(f->shape)) spread(x.size, f->of[i].inner);
+  if (x.size && ref_has_integers(f->shape, i)) spread(x.size, f->of[i].inner);
 }
 
 static void multiply_sizes(const formula *f, int i, size_t rows, values x, values y) {
@@ -170,8 +174,9 @@ static void norm_sizes(const formula *f, int i, const norming *by, values x) {
 }
 
 /* An error of x reaches the result by the slope there, and that of each factor by the other one. */
-static void activate_sizes(const formula *f, int act, size_t count, values x, values gate) {
+static void activate_sizes(const formula *f, int which, size_t count, values x, values gate) {
   const mhagen_kernel *shape = f->shape;
+  const int act = ref_act_of(shape, which);
   const double part = row_steps(shape) * shape->unit;
   for (size_t c = 0; c < count && x.size; c++) {
     const double size = x.size[c] * ref_act_slope(act, x.x[c], part * x.size[c]);
@@ -179,7 +184,7 @@ static void activate_sizes(const formula *f, int act, size_t count, values x, va
     if (gate.x)
       x.size[c] = fabs(ref_act(act, x.x[c])) * gate.size[c] + (fabs(gate.x[c]) + part * gate.size[c]) * size;
   }
-  ref_activate(f, act, count, x, gate);
+  ref_activate(f, which, count, x, gate);
 }
 
 /* By how much the shortest row of Q or K was below the root mean square of all: roundings are larger by so much. */
@@ -211,7 +216,7 @@ static void keep_sizes(formula *f, int i) {
 
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   /* Scores of int4 err by a tenth of themselves. */
-  const char *quants = ref_quants(shape);
+  const char *quants = ref_quants(shape, REF_Q);
   const int nibbles = quants && !strcmp(quants, "int4");
   const int wide = shape->unit <= 0x1p-24;
   const double from = nibbles ? 4 : wide ? 16 : 8;
@@ -284,7 +289,7 @@ static const number numbers_with_sizes = {
 /* Magnitudes of the weights of a product. */
 static void make_magnitudes(const formula *f, int i, float *to) {
   const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
-  const char *quants = i == REF_V ? ref_quants_of_values(f->shape) : ref_quants(f->shape);
+  const char *quants = ref_quants(f->shape, i);
   const float *from = ref_matrix(f, i);
   for (size_t k = 0; k < in * out; k++) to[k] = fabsf(from[k]);
   if (quants) largest_of_scales(ref_rows_of_scale(f->shape, quants, in), f->weights->layout, in, out, to);

@@ -48,8 +48,8 @@ static void check_rounded(checker *c, const char *what, const float *got, const 
 static int small_range(const checker *c) {
   const char *own = c->kernel->dtype, *attend = c->kernel->attend_dtype;
   const char *io = c->kernel->io_dtype, *kept = c->kernel->cache_dtype, *weights = c->kernel->weight_dtype;
-  const char *types[] = {own, attend, io, kept, weights};
-  for (int i = 0; i < 5; i++) {
+  const char *types[] = {own, attend, io, kept, weights, c->kernel->ffn_dtype};
+  for (int i = 0; i < 6; i++) {
     if (types[i] && !strcmp(types[i], "f16")) return 1;
   }
   return 0;

@@ -148,8 +148,7 @@ static void gather(const formula *f, int i, size_t r, values x) {
   if (i == REF_W1 && is_parallel(f)) f->kind->take(f, REF_Q, r, x);
   else if (i == REF_W1) copy(x, ref_from(f->of[REF_Y].to, r * p->inner), p->inner);
   if (i == REF_W2)
-    f->kind->activate(f, f->shape->ffn_act, p->inner, x,
-                      gate->multiplies ? ref_from(gate->to, r * p->inner) : (values){0});
+    f->kind->activate(f, REF_W1, p->inner, x, gate->multiplies ? ref_from(gate->to, r * p->inner) : (values){0});
   if (norms_input(f, i)) norm_row(f, i, 0, p->inner, x);
   if (p->multiplies && f->kind->round && i != REF_W3) f->kind->round(f, i, x);
 }
@@ -190,7 +189,7 @@ static void end_row(const formula *f, int i, size_t r, values to) {
   const product *p = &f->of[i];
   const size_t columns = p->heads * p->width;
   if (i == REF_Y && f->shape->options & MHAGEN_OUT_ACT)
-    f->kind->activate(f, f->shape->out_act, columns, to, (values){0});
+    f->kind->activate(f, REF_Y, columns, to, (values){0});
   if (norms_branch(f, i)) norm_row(f, i, 1, columns, to);
   if (p->gains) scale_row(p, columns, to);
   if (adds_behind(f, i)) {

@@ -75,8 +75,8 @@ typedef struct number {
   void (*multiply)(const formula *f, int which, size_t rows, values x, values y);
   /* Columns of a row of Q or K; or a row of the layer: `which` is REF_PRODUCTS then, or one of three more. */
   void (*norm)(const formula *f, int which, const norming *by, values x);
-  /* The activation function of a row of X W1, times a row of X W3: gate.x is null where there is none. */
-  void (*activate)(const formula *f, int act, size_t count, values x, values gate);
+  /* The activation function of a row of X W1, times a row of X W3: gate.x is null where there is none. Or of Y. */
+  void (*activate)(const formula *f, int which, size_t count, values x, values gate);
   /* The heads of a row of Q or K at a place. */
   void (*turn)(const formula *f, int which, ptrdiff_t place, values row);
   /* All rows that a product made. */
@@ -161,7 +161,8 @@ void ref_norm(const formula *f, int which, const norming *by, values x);
 double ref_act(int act, double x);
 double ref_act_slope(int act, double x, double off);
 double ref_float(double x); /* infinite where it is beyond float32 */
-void ref_activate(const formula *f, int act, size_t count, values x, values gate);
+int ref_act_of(const mhagen_kernel *shape, int which); /* of a product's results */
+void ref_activate(const formula *f, int which, size_t count, values x, values gate);
 
 /* Magnitudes and errors are turned so that none is taken from another. */
 void ref_turn(const formula *f, int which, ptrdiff_t place, values row);
@@ -189,15 +190,17 @@ void ref_context(const formula *f, const spot *at, values context);
 double ref_changed_size(const spot *at, double s);
 double ref_changed_off(const spot *at, double s);
 
-/* Whether rows of activations are integers times a scale of theirs. */
-int ref_has_integers(const mhagen_kernel *shape);
+/* The type of the operands of a product, by its number in `of`; null for float32. */
+const char *ref_dtype(const mhagen_kernel *shape, int i);
 
-/* The integers that weights are, times scales, and those of Wv; or null. */
-const char *ref_quants(const mhagen_kernel *shape);
-const char *ref_quants_of_values(const mhagen_kernel *shape);
+/* Whether its rows of activations are integers times a scale of theirs. */
+int ref_has_integers(const mhagen_kernel *shape, int i);
 
-/* The type that weights are rounded to which are no integers. */
-const char *ref_weight_type(const mhagen_kernel *shape);
+/* The integers that its weights are, times scales; or null. */
+const char *ref_quants(const mhagen_kernel *shape, int i);
+
+/* The type that its weights are rounded to where they are no integers. */
+const char *ref_weight_type(const mhagen_kernel *shape, int i);
 
 /* Rows of a column of such weights that share a scale. */
 size_t ref_rows_of_scale(const mhagen_kernel *shape, const char *quants, size_t in);

@@ -136,8 +136,10 @@ double ref_act_slope(int act, double x, double off) {
 
 double ref_float(double x) { return fabs(x) > (double)FLT_MAX ? copysign(INFINITY, x) : x; }
 
-void ref_activate(const formula *f, int act, size_t count, values x, values gate) {
-  (void)f;
+int ref_act_of(const mhagen_kernel *shape, int which) { return which == REF_Y ? shape->out_act : shape->ffn_act; }
+
+void ref_activate(const formula *f, int which, size_t count, values x, values gate) {
+  const int act = ref_act_of(f->shape, which);
   for (size_t c = 0; c < count; c++) {
     x.x[c] = ref_float(ref_act(act, x.x[c]));
     if (gate.x) x.x[c] = ref_float(x.x[c] * ref_float(gate.x[c]));

@@ -60,12 +60,17 @@ static int is_known(const char *type) { return !type || !strcmp(type, "f32") || 
 
 int mhagen_is_rounded(const mhagen_kernel *shape) {
   const char *attend = attend_type(shape);
-  const char *quants = ref_quants(shape);
-  if (quants && strcmp(quants, "int8") && strcmp(quants, "int4")) return 0;
-  if ((!is_known(shape->dtype) && !ref_has_integers(shape)) || !is_known(attend)) return 0;
-  if (!is_known(ref_weight_type(shape)) && !quants) return 0;
-  return quants || format_of(ref_weight_type(shape)) || format_of(shape->dtype) || format_of(attend) ||
-         format_of(shape->io_dtype) || format_of(cache_type(shape)) || is_int8(cache_type(shape));
+  int any = format_of(attend) || format_of(shape->io_dtype) || format_of(cache_type(shape)) ||
+            is_int8(cache_type(shape));
+  if (!is_known(attend)) return 0;
+  for (int i = 0; i < REF_PRODUCTS; i++) {
+    const char *quants = ref_quants(shape, i), *type = ref_dtype(shape, i), *weights = ref_weight_type(shape, i);
+    if (quants && strcmp(quants, "int8") && strcmp(quants, "int4")) return 0;
+    if (!is_known(type) && !ref_has_integers(shape, i)) return 0;
+    if (!is_known(weights) && !quants) return 0;
+    any |= quants || format_of(weights) || format_of(type);
+  }
+  return any;
 }
 
 static double nearest(const format *f, double x) {
@@ -330,16 +335,19 @@ static void end_float(values a, size_t i) {
 
 /* The function's own error is a few units of the result, which may be zero where it is tiny. Beside operands of a
  * shorter type both forms of gelu may have one of 2^-14.8 of x, but not where they are x or 0. */
-static double off_activated(const mhagen_kernel *shape, int act, double x, double y) {
-  const int is_short = (act == MHAGEN_ACT_GELU || act == MHAGEN_ACT_GELU_TANH) && shape->dtype && fabs(x) < 16;
+static double off_activated(const mhagen_kernel *shape, int which, double x, double y) {
+  const char *type = ref_dtype(shape, which);
+  const int act = ref_act_of(shape, which);
+  const int is_short = (act == MHAGEN_ACT_GELU || act == MHAGEN_ACT_GELU_TANH) && type && fabs(x) < 16;
   return 16 * FLOAT_UNIT * fabs(y) + LEAST_ACTIVATED + (is_short ? 0x1p-14 * fabs(x) : 0);
 }
 
-static void activate_inexact(const formula *f, int act, size_t count, values a, values gate) {
+static void activate_inexact(const formula *f, int which, size_t count, values a, values gate) {
+  const int act = ref_act_of(f->shape, which);
   for (size_t i = 0; i < count; i++) {
     const double x = a.x[i], y = ref_act(act, x);
     a.off[i] = times(ref_act_slope(act, x, a.off[i]), a.off[i]), a.x[i] = y;
-    if (isfinite(x)) a.off[i] += off_activated(f->shape, act, x, y);
+    if (isfinite(x)) a.off[i] += off_activated(f->shape, which, x, y);
     end_float(a, i);
     if (!gate.x) continue;
     end_float(gate, i);
@@ -364,8 +372,8 @@ static void turn_inexact(const formula *f, int which, ptrdiff_t place, values a)
 
 /* What is there beside the formula. */
 typedef struct rounding {
-  const format *own, *weights, *attend;
-  size_t quantized; /* so many numbers of a row that is projected share a scale, or 0 */
+  const format *attend, *own[REF_PRODUCTS], *weights[REF_PRODUCTS];
+  size_t quantized[REF_PRODUCTS]; /* so many numbers of a row that is multiplied share a scale, or 0 */
   double *coarse;   /* sums of half precision, or null */
   double *w[REF_PRODUCTS], *exact[REF_PRODUCTS]; /* matrices as [in][out], rounded, and not */
   values queries, context; /* queries times Wk^T of an entry; a head's context before Wv; or null */
@@ -418,6 +426,9 @@ static void quantize_weights(const char *quants, size_t group, size_t in, size_t
   }
 }
 
+/* Whether a product has another type than the projections. */
+static int is_apart(const mhagen_kernel *shape, int i) { return i >= REF_W1 && shape->options & MHAGEN_FFN_DTYPE; }
+
 /* Gains of a product are packed into its weights, and into its bias. */
 static void take_gains(formula *f, int i, const float *gains) {
   product *p = &f->of[i];
@@ -429,18 +440,19 @@ static void take_gains(formula *f, int i, const float *gains) {
 static void take_weights(formula *f, int i) {
   rounding *r = f->own;
   const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
-  const int flipped = f->weights->layout == MHAGEN_OUT_IN, widened = (f->shape->folds & MHAGEN_FOLD_WIDENED) != 0;
-  const char *quants = i == REF_V ? ref_quants_of_values(f->shape) : ref_quants(f->shape);
+  const unsigned widens = is_apart(f->shape, i) ? MHAGEN_FOLD_FFN_WIDENED : MHAGEN_FOLD_WIDENED;
+  const int flipped = f->weights->layout == MHAGEN_OUT_IN, widened = (f->shape->folds & widens) != 0;
+  const char *quants = ref_quants(f->shape, i);
   const float *w = ref_matrix(f, i), *gains = f->shape->options & MHAGEN_BRANCH_NORM ? NULL : f->of[i].gains;
   r->w[i] = ref_room(f, in * out), r->exact[i] = ref_room(f, in * out);
   for (size_t j = 0; j < in * out && !f->short_of_memory; j++) {
     r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]) * (gains ? (double)gains[j % out] : 1);
-    r->w[i][j] = quants ? r->exact[i][j] : nearest(r->weights, r->exact[i][j]);
+    r->w[i][j] = quants ? r->exact[i][j] : nearest(r->weights[i], r->exact[i][j]);
   }
   if (gains) take_gains(f, i, gains);
   if (!quants || f->short_of_memory) return;
   quantize_weights(quants, ref_rows_of_scale(f->shape, quants, in), in, out, r->w[i]);
-  for (size_t j = 0; j < in * out && widened; j++) r->w[i][j] = nearest_packed(r->own, r->w[i][j]);
+  for (size_t j = 0; j < in * out && widened; j++) r->w[i][j] = nearest_packed(r->own[i], r->w[i][j]);
 }
 
 /* to[rows][..] = a times b, of matrices of weights. */
@@ -474,7 +486,7 @@ static void merge_keys(formula *f) {
     product_of_weights(wq, q->inner, dk, wk, k->inner, merged + head * k->inner, columns);
     product_of_weights(bq, 1, dk, wk, k->inner, bias.x + head * k->inner, columns);
   }
-  for (size_t i = 0; i < q->inner * columns && !f->short_of_memory; i++) merged[i] = nearest(r->own, merged[i]);
+  for (size_t i = 0; i < q->inner * columns && !f->short_of_memory; i++) merged[i] = nearest(r->own[REF_Q], merged[i]);
   if (!f->short_of_memory) ref_exact(bias, columns);
   r->w[REF_Q] = merged, q->bias = bias, q->width = k->inner;
   take_inputs(k);
@@ -506,7 +518,7 @@ static void merge_values(formula *f) {
                  wo = {r->exact[REF_Y] + head * dv * columns, columns, 1};
     product_of_weights(wv, v->inner, dv, wo, columns, merged + head * v->inner * columns, columns);
   }
-  for (size_t i = 0; i < count && !f->short_of_memory; i++) merged[i] = nearest(r->own, merged[i]);
+  for (size_t i = 0; i < count && !f->short_of_memory; i++) merged[i] = nearest(r->own[REF_Y], merged[i]);
   r->w[REF_Y] = merged, y->inner = h * v->inner;
   take_inputs(v);
 }
@@ -535,21 +547,22 @@ static void fold(formula *f) {
 /* A row that is multiplied: of an input, of what a norm made of it, or of contexts. */
 static void round_inexact(const formula *f, int i, values x) {
   const rounding *r = f->own;
-  const size_t count = f->of[i].inner;
-  for (size_t c = 0; r->quantized && c < count; c += at_most(r->quantized, count - c)) {
+  const size_t count = f->of[i].inner, shared = r->quantized[i];
+  for (size_t c = 0; shared && c < count; c += at_most(shared, count - c)) {
     const values part = ref_from(x, c);
-    const size_t numbers = at_most(r->quantized, count - c);
+    const size_t numbers = at_most(shared, count - c);
     if (is_exact(part, numbers)) quantize(part, numbers);
     else quantize_inexact(part, numbers);
   }
-  if (!r->quantized) round_all(r->own, 1, x, count);
+  if (!shared) round_all(r->own[i], 1, x, count);
 }
 
 static void multiply_inexact(const formula *f, int i, size_t rows, values x, values y) {
   const rounding *r = f->own;
   const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
+  double *const coarse = is_apart(f->shape, i) ? NULL : r->coarse;
   for (size_t row = 0; row < rows; row++)
-    multiply(ref_from(x, row * in), in, (matrix){r->w[i], out, 1}, ref_from(y, row * out), out, r->coarse);
+    multiply(ref_from(x, row * in), in, (matrix){r->w[i], out, 1}, ref_from(y, row * out), out, coarse);
 }
 
 /* Wk is applied to the queries. */
@@ -557,7 +570,7 @@ static void absorb_keys(formula *f) {
   const rounding *r = f->own;
   const product *q = &f->of[REF_Q], *k = &f->of[REF_K];
   const size_t h = f->e.h, rows = q->rows * h;
-  round_all(r->own, 1, f->q, rows * q->width);
+  round_all(r->own[REF_K], 1, f->q, rows * q->width);
   ref_fill(r->queries, 0, rows * k->inner);
   for (size_t i = 0; i < rows; i++) {
     const matrix wk = {r->w[REF_K] + i % h / (h / r->heads_k) * q->width, 1, r->heads_k * q->width};
@@ -751,7 +764,7 @@ static void context_inexact(const formula *f, const spot *at, values context) {
   mean_of_values(f, at->head, r->context.x ? r->context : context);
   if (r->context.x) { /* Wv is applied to it */
     const size_t dv = (size_t)f->shape->dv, first = at->head / (f->e.h / r->heads_v) * dv;
-    round_all(r->own, 1, r->context, v->inner);
+    round_all(r->own[REF_V], 1, r->context, v->inner);
     ref_fill(context, 0, dv);
     if (v->bias.x) ref_add(context, ref_from(v->bias, first), dv);
     multiply(r->context, v->inner, (matrix){r->w[REF_V] + first, r->heads_v * dv, 1}, context, dv, r->coarse);
@@ -765,9 +778,11 @@ int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *w
                               .norm = norm_inexact, .activate = activate_inexact, .turn = turn_inexact,
                               .keep = keep_inexact, .score = scores_inexact,
                               .softmax = softmax_inexact, .context = context_inexact};
-  rounding r = {.own = format_of(shape->dtype), .weights = format_of(ref_weight_type(shape)),
-                .attend = format_of(attend_type(shape)),
-                .quantized = ref_has_integers(shape) ? ref_rows_of_scale(shape, ref_quants(shape), SIZE_MAX) : 0};
+  rounding r = {.attend = format_of(attend_type(shape))};
+  for (int i = 0; i < REF_PRODUCTS; i++) {
+    r.own[i] = format_of(ref_dtype(shape, i)), r.weights[i] = format_of(ref_weight_type(shape, i));
+    if (ref_has_integers(shape, i)) r.quantized[i] = ref_rows_of_scale(shape, ref_quants(shape, i), SIZE_MAX);
+  }
   formula f = ref_begin(shape, weights, args, &kind, REF_SIZES | REF_ERRORS);
   size_t widest = 0;
   f.own = &r;

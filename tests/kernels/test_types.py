@@ -149,6 +149,19 @@ def test_what_the_files_say(tmp_path):
     assert "operands of projections in f32, of attention in f16" in said and "error at most 0.0015" in said
 
 
+def test_what_the_files_say_of_a_feed_forward(tmp_path):
+    shape = "h=2 d_model=8 dk=4 seq=5 ffn=16 dtype=bf16 ffn_dtype=int8".split()
+    run(MHAGEN, "gen", *shape, "isa=scalar", "name=k", "-o", tmp_path)
+    text = (tmp_path / "k.c").read_text()
+    assert '.dtype = "bf16"' in text and '.ffn_dtype = "int8"' in text and "MHAGEN_FFN_DTYPE" in text
+    said = " ".join(text.split()).replace("* ", "")
+    assert "of projections in bf16, of attention in bf16, of the feed-forward in int8" in said
+    said = explain(*shape, "isa=avx512_bf16")
+    assert "feed-forward in int8" in said and "projections in int8" not in said
+    assert "no pairs in the feed-forward" in explain(
+        *shape[:-2], "ffn_dtype=bf16", "isa=avx512_bf16", "cpu=sapphirerapids")
+
+
 @pytest.mark.parametrize("config, says", [
     ("isa=avx512_fp16", "sums in float32; error at most 0.0015"),
     ("isa=avx512_fp16 sum_dtype=f16", "sums in f16 and float32; error at most 0.003"),
@@ -276,6 +289,9 @@ def test_error_of_int4_without_biases(shape):
     ("weight_dtype=int8 dtype=int8",
      "weight_dtype = int8: must be dtype with dtype = int8, which packs weights as int8 anyway, "
      "with a scale for each column"),
+    ("ffn=8 weight_dtype=f16 ffn_dtype=int8",
+     "weight_dtype = f16: must be dtype with ffn_dtype = int8, which multiplies integers"),
+    ("ffn_dtype=bf16", "ffn_dtype = bf16: has no effect without ffn"),
     ("sum_dtype=f16", "sum_dtype = f16: has no effect without dtype"),
     ("sum_dtype=f16 dtype=bf16", "sum_dtype = f16: must be f32 with dtype = bf16, whose sums are float32"),
     ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),

@@ -441,7 +441,6 @@ local function kernel_of(text, kv_len)
     return evaluate.buffer(name, size, function() return 0.0 / 0.0 end)
   end
   local list = pack.list(plan)
-  list.deinterleave = pack.deinterleave(plan)
   local content = content_of(kernels, list, plan)
   if ran[content] then return end -- ISAs that differ in types alone record the same of float32
   ran[content] = true
