@@ -44,7 +44,7 @@ from suite import MHAGEN, ROOT, suite, widest
 HERE = ROOT / "bench/peers"
 WORK = ROOT / "build/peers"
 VENV = ROOT / "build/peers-venv"
-LAYERS = "onnxruntime", "openvino", "pytorch", "jax", "zentorch"  # who run whole layers
+LAYERS = "onnxruntime", "openvino", "pytorch", "jax", "iree", "zentorch"  # who run whole layers
 TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "int8": 2e-1}  # of results by type; ours is checked elsewhere as well
 QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0",
          "TORCHINDUCTOR_CACHE_DIR": str(WORK / "inductor"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -84,6 +84,7 @@ PEERS = {"f32": {  # name: its builds
     "openvino": [python("ov")],
     "pytorch": [python("pytorch")],
     "jax": [python("jax_layer")],
+    "iree": [python("iree_layer")],
     "zentorch": [python("zen")],
     "ncnn": [python("ncnn_layer")],
     "ggml": [python("ggml_layer")],

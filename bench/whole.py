@@ -1,14 +1,16 @@
-"""MiniLM as one C program (`mhagen model --whole`), beside OpenVINO, ONNX Runtime and PyTorch: milliseconds a sentence,
-all in turn in one process; then the program's size without weights, exec to first vector, the first vector and the
-tenth, resident memory.
+"""MiniLM as one C program (`mhagen model --whole`), beside OpenVINO, ONNX Runtime, llama.cpp and PyTorch: milliseconds
+a sentence, all in turn in one process; then the program's size without weights, exec to first vector, the first vector
+and the tenth, resident memory.
 
     build/venv/bin/python bench/whole.py [--lengths 16,64,128] [--threads 1] [--rounds N] [KEYS...]
 
 KEYS is a program each, beside the float32 one of the widest ISA: keys of mhagen, joined by commas, such as
-isa=amx,dtype=bf16. The model is that of examples/minilm; the others run what torch.onnx.export makes of it, OpenVINO
-where it is installed. Errors are of the mean of the last hidden states, as a part of its length, against PyTorch.
+isa=amx,dtype=bf16. The model is that of examples/minilm; the others run what torch.onnx.export makes of it, and
+llama.cpp a GGUF file of it; OpenVINO and llama.cpp where they are installed. Errors are of the mean of the last hidden
+states, as a part of its length, against PyTorch.
 """
 import argparse
+import json
 import pathlib
 import re
 import subprocess
@@ -83,6 +85,77 @@ def by_openvino(path, threads):
     return runs
 
 
+# Tensors of llama.cpp's bert, by those of the folder.
+OF_BERT = {"word_embeddings": "token_embd", "position_embeddings": "position_embd",
+           "token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
+           "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
+           "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
+           "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm"}
+
+
+def write_gguf(folder, path, half):
+    """MiniLM as llama.cpp reads it; half: matrices in half precision. Its tokenizer is named, and not used."""
+    import gguf
+    from safetensors.numpy import load_file
+    config = json.loads((folder / "config.json").read_text())
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    words = sorted(vocabulary, key=vocabulary.get)
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(words)
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(words))
+    writer.add_token_type_count(config["type_vocab_size"])
+    for token in "bos", "eos", "unk", "sep", "pad":
+        known = {"bos": "[CLS]", "eos": "[SEP]"}.get(token, f"[{token.upper()}]")
+        getattr(writer, f"add_{token}_token_id")(vocabulary[known])
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        found = re.fullmatch(r"(?:encoder\.layer\.(\d+)\.|embeddings\.(?!L))?(.+)\.(weight|bias)", name)
+        if found and found[2] in OF_BERT:
+            block = f"blk.{found[1]}." if found[1] else ""
+            small = half and tensor.ndim == 2 and found[2] in list(OF_BERT)[4:] + ["word_embeddings"]
+            writer.add_tensor(f"{block}{OF_BERT[found[2]]}.{found[3]}", tensor.astype("f2" if small else "f4"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def by_llama_cpp(folder, out, threads):
+    """Functions of ids by llama.cpp's name and the type of its matrices, by its own C functions."""
+    try:
+        import llama_cpp
+    except ImportError:
+        print("llama.cpp: skipped, llama_cpp is not installed")
+        return {}
+    runs = {}
+    for type in "f32", "f16":
+        path = out / f"minilm-{type}.gguf"
+        write_gguf(folder, path, type == "f16")
+        llama = llama_cpp.Llama(str(path), embedding=True, n_ctx=ROWS, n_batch=ROWS, n_ubatch=ROWS, verbose=False,
+                                n_threads=threads, n_threads_batch=threads)
+
+        def run(ids, llama=llama):
+            batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
+            batch.n_tokens = len(ids)
+            for i, token in enumerate(ids):
+                batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = int(token), i, 1, True
+                batch.seq_id[i][0] = 0
+            assert llama_cpp.llama_encode(llama.ctx, batch) == 0
+            llama_cpp.llama_batch_free(batch)
+            found = llama_cpp.llama_get_embeddings_seq(llama.ctx, 0)
+            return numpy.ctypeslib.as_array(found, (llama.n_embd(),)).copy()
+        runs[f"llama.cpp ({llama_cpp.__version__}) {type}"] = run
+    return runs
+
+
 def peers(folder, out, threads):
     """Functions of ids by the names of libraries, PyTorch first."""
     import onnxruntime
@@ -111,7 +184,7 @@ def peers(folder, out, threads):
     def by_onnxruntime(ids):
         return session.run(None, {"ids": ids.astype("i8")[None]})[0][0]
     return {f"PyTorch {torch.__version__}": by_torch, f"ONNX Runtime {onnxruntime.__version__}": by_onnxruntime,
-            **by_openvino(out / "model.onnx", threads)}
+            **by_openvino(out / "model.onnx", threads), **by_llama_cpp(folder, out, threads)}
 
 
 def main():

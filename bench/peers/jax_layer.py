@@ -26,22 +26,26 @@ def fused(p, q, k, v):
     return jax.nn.dot_product_attention(q, k, v, is_causal=p.causal)
 
 
+def layer(p, attention):
+    """The function of x, with weights as constants, as in a product."""
+    wqkv, bqkv = np.concatenate([p.wq, p.wk, p.wv], 1), np.concatenate([p.bq, p.bk, p.bv])
+
+    def whole(x):
+        u = norm(x, p.norm1, p.norm1_bias) if p.norm == "pre" else x
+        q, k, v = (part.reshape(p.n, p.h, p.dk) for part in jnp.split(u @ wqkv + bqkv, 3, -1))
+        y = attention(p, q, k, v).reshape(p.n, -1) @ p.wo + p.bo
+        if not p.ffn:
+            return y
+        x = norm(x + y, p.norm1, p.norm1_bias) if p.norm == "post" else x + y
+        u = norm(x, p.norm2, p.norm2_bias) if p.norm == "pre" else x
+        x += jax.nn.gelu(u @ p.w1 + p.b1, approximate=p.act == "gelu_tanh") @ p.w2 + p.b2
+        return norm(x, p.norm2, p.norm2_bias) if p.norm == "post" else x
+    return whole
+
+
 def setup(attention):
     def of(p):
-        wqkv, bqkv = np.concatenate([p.wq, p.wk, p.wv], 1), np.concatenate([p.bq, p.bk, p.bv])
-
-        def whole(x):
-            u = norm(x, p.norm1, p.norm1_bias) if p.norm == "pre" else x
-            q, k, v = (part.reshape(p.n, p.h, p.dk) for part in jnp.split(u @ wqkv + bqkv, 3, -1))
-            y = attention(p, q, k, v).reshape(p.n, -1) @ p.wo + p.bo
-            if not p.ffn:
-                return y
-            x = norm(x + y, p.norm1, p.norm1_bias) if p.norm == "post" else x + y
-            u = norm(x, p.norm2, p.norm2_bias) if p.norm == "pre" else x
-            x += jax.nn.gelu(u @ p.w1 + p.b1, approximate=p.act == "gelu_tanh") @ p.w2 + p.b2
-            return norm(x, p.norm2, p.norm2_bias) if p.norm == "post" else x
-
-        x, compiled, result = jnp.asarray(p.x), jax.jit(whole), [None]  # weights are constants, as in a product
+        x, compiled, result = jnp.asarray(p.x), jax.jit(layer(p, attention)), [None]
 
         def run():
             result[0] = compiled(x).block_until_ready()
