@@ -24,6 +24,7 @@ local unread = require "model.unread"
 local weights = require "command.weights"
 local whole = require "command.whole"
 local whole_inputs = require "command.whole_inputs"
+local whole_tables = require "command.whole_tables"
 
 local must = errors.must
 
@@ -145,7 +146,7 @@ local function plan(model, args)
     entry.layers[#entry.layers + 1] = layer
     layer.kernel = entry
   end
-  if args.whole then whole.surround(model, kernels, all, given) end
+  if args.whole then whole.surround(model, kernels, all, given, args.embeddings) end
   unread.refuse(model, all, args.ignore)
   return kernels, all
 end
@@ -309,6 +310,7 @@ local function run(args)
   args.embed = args.embed or args.onnxruntime
   local model = weights.open_model(args.path)
   if args.single and not args.whole then error({ message = "--single is made with --whole, or by mhagen gen" }, 0) end
+  if args.embeddings and not args.whole then error({ message = "--embeddings is made with --whole" }, 0) end
   if args.image and not args.whole then model.image = whole_inputs.size(args.image) end
   if args.layers and args.whole then
     error({ message = "--layers and --whole: a whole model has whole layers; give one of them" }, 0)
@@ -363,6 +365,8 @@ local function add_options(cmd)
   cmd:flag("--single", "with --whole: write all its C as one NAME.c and one NAME.h")
   cmd:option("--image", "height and width of images, where these matter, as 224x280; default: the model's")
     :argname("<SIZE>")
+  cmd:option("--embeddings", "with --whole: type of the table of words: " .. table.concat(whole_tables.NAMES, ", "))
+    :argname("<TYPE>"):choices(whole_tables.NAMES)
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)
   takes.cxx(cmd)

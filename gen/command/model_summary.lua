@@ -6,6 +6,7 @@ local errors = require "command.errors"
 local layers = require "model.layers"
 local pack = require "plan.pack"
 local tables = require "command.tables"
+local whole_tables = require "command.whole_tables"
 local wording = require "base.wording"
 
 local function append(list, more) table.move(more, 1, #more, #list + 1, list) end
@@ -51,6 +52,16 @@ local function notes_of(all)
   return lines
 end
 
+-- A line of a whole model's table of words, whose rows are not among the packed weights of layers.
+local function words_line(embeddings)
+  for _, of in ipairs(embeddings and embeddings.list or {}) do
+    if of.name == "words" then
+      return ("  words: %s rows in %s, %s bytes%s"):format(wording.number(of.part.features), of.type,
+        wording.number(whole_tables.bytes(of)), of.type == "f32" and "; --embeddings rounds them to fewer" or "")
+    end
+  end
+end
+
 -- kernels, all: what gen/command/model.lua has planned and packed. figures: bytes, seconds, packing, and the line that
 -- compiles the files.
 return function(model, all, kernels, figures)
@@ -68,6 +79,7 @@ return function(model, all, kernels, figures)
     append(lines, tables.lines(entry))
     lines[#lines + 1] = proposal(entry)
   end
+  lines[#lines + 1] = words_line(model.embeddings)
   if model.without and model.without[1] then
     lines[#lines + 1] = "  left out: " .. table.concat(model.without, ", ")
   end

@@ -300,7 +300,7 @@ function M.floats(part)
   return part.change and changed(memory, part) or memory
 end
 
-local MOST_FLOATS, UNIT_ROWS = 1 << 22, 16 -- that are in memory at once; of rows of any width, whole units of a file
+local MOST_FLOATS, UNIT_ROWS = 1 << 22, 32 -- that are in memory at once; of rows of any width, whole units of a file
 
 -- Calls add(memory) with the numbers of a part in their order, some rows at a time: tables may be larger than memory.
 function M.by_rows(part, add)

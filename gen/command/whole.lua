@@ -22,6 +22,7 @@ local whole_head = require "command.whole_head"
 local whole_inputs = require "command.whole_inputs"
 local whole_part = require "command.whole_part"
 local whole_product = require "command.whole_product"
+local whole_tables = require "command.whole_tables"
 local whole_text = require "model.whole_text"
 local wording = require "base.wording"
 
@@ -198,17 +199,20 @@ local function add_head(model, kernels, given)
 end
 
 -- Finds what the model has besides its layers, all: tensors, model.embeddings, and products as further kernels.
-function M.surround(model, kernels, all, given)
+local function find_parts(model, kernels, all, given)
   if model.graph then return whole_graph.add(model, kernels, given) end
   if model.whole.made then whole_inputs.add(model, kernels, all, given)
   else read_embeddings(model, all, kernels[1].cfg.seq) end
   if model.whole.head then add_head(model, kernels, given) else whole_head.add(model, kernels, all[1], given) end
 end
 
--- ---- the file of weights ----
+-- Finds that, and chooses the types of tables. wanted: that of the table of words, or nil.
+function M.surround(model, kernels, all, given, wanted)
+  find_parts(model, kernels, all, given)
+  whole_tables.choose(model, wanted)
+end
 
--- How many numbers a table has; memory.aligned: how many there are in the file.
-local function floats_of(of) return of.floats or of.part.features * (of.part.width or 1) end
+-- ---- the file of weights ----
 
 -- Calls visit(packer, layer) with all that is packed, in the order of the file: the weights of the layers of all
 -- kernels, for each CPU, and then their tables of rope. Layers with the same numbers have one place, which the first
@@ -235,19 +239,19 @@ end
 -- bytes = those behind the head, file_bytes = all }.
 function M.layout(kernels, all, embeddings)
   local at, words = UNIT, {}
-  local function place(floats, of)
-    of.at, at = at, at + memory.BYTES * memory.aligned(floats)
-    words[#words + 1] = ("%d %s"):format(memory.BYTES * floats, of.name)
+  local function place(bytes, of)
+    of.at, at = at, at + (bytes + UNIT - 1) // UNIT * UNIT
+    words[#words + 1] = ("%d %s %s"):format(bytes, of.name, of.type or "")
   end
   each_packed(kernels, function(packer)
     if packer.at then return end
-    place(packer.packing.bytes * packer.layers // memory.BYTES, packer)
+    place(packer.packing.bytes * packer.layers, packer)
     words[#words + 1] = packer.packing.fingerprint
   end)
   for _, layer in ipairs(all) do
     words[#words + 1] = ("%s %d %d"):format(layer.kernel.cfg.name, layer.index, layer.tables or 0)
   end
-  for _, of in ipairs(embeddings.list) do place(floats_of(of), of) end
+  for _, of in ipairs(embeddings.list) do place(whole_tables.bytes(of), of) end
   return { fingerprint = fingerprint(table.concat(words, "\n")), bytes = at, file_bytes = packed_file.bytes(at, 1) }
 end
 
@@ -269,7 +273,7 @@ function M.pack(args, kernels, embeddings, layout, tell)
     done = done + 1
     tell(done, all)
   end)
-  for _, of in ipairs(embeddings.list) do weights.by_rows(of.part, add) end
+  for _, of in ipairs(embeddings.list) do whole_tables.pack(of, add) end
   return file:finish()
 end
 

@@ -13,8 +13,9 @@
  *   configs.c    states for configs           printing.c   what a terminal may have
  *   tensors.c    tensors of models            json.c       JSON
  *   decoders.c   their numbers as floats      packing.c    weights by the runtime's list
- *   program.c    the table `host`             evaluate.c   tapes without a compiler
- *   main.c       the exit status              threads.c    the runtime's choice of tasks
+ *   narrowing.c  floats in fewer bits         evaluate.c   tapes without a compiler
+ *   program.c    the table `host`             threads.c    the runtime's choice of tasks
+ *   main.c       the exit status
  */
 #ifndef HOST_H
 #define HOST_H

@@ -58,7 +58,8 @@ static void push_host(lua_State *L) {
   luaL_newlib(L, functions);
   static void (*const rooms[])(lua_State *) = {add_embedded, add_memory_limit, add_configs, add_reading,
                                                add_writing,  add_locks,        add_processes, add_printing,
-                                               add_tensors, add_packing, add_evaluate, add_arrays, add_threads};
+                                               add_tensors,  add_narrowing,    add_packing,   add_evaluate,
+                                               add_arrays,   add_threads};
   for (size_t i = 0; i < sizeof rooms / sizeof *rooms; ++i) rooms[i](L);
   push_json(L);
   lua_setfield(L, -2, "json");

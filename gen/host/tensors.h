@@ -1,4 +1,5 @@
-/* tensors.h: memory of the generator. tensors.c, packing.c, evaluate.c and threads.c say what each function does. */
+/* tensors.h: memory of the generator. tensors.c, narrowing.c, packing.c, evaluate.c and threads.c say what each
+ * function does. */
 #ifndef TENSORS_H
 #define TENSORS_H
 
@@ -19,6 +20,7 @@ Memory *push_memory(lua_State *L, size_t bytes);
 
 /* Each adds its functions to the table on top. */
 void add_tensors(lua_State *L);
+void add_narrowing(lua_State *L);
 void add_packing(lua_State *L);
 void add_evaluate(lua_State *L);
 void add_threads(lua_State *L);

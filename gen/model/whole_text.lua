@@ -37,10 +37,36 @@ local function layer_rows(kernels, layers)
   return table.concat(rows, "\n")
 end
 
--- A row of the embeddings.
-local function sum_of(embeddings)
-  local words = embeddings.factor and "word[i] * " .. cprint.float(embeddings.factor) or "word[i]"
-  return words .. (embeddings.types > 0 and " + type[i]" or "") .. (embeddings.has_places and " + place[i]" or "")
+-- How a table of each type is read: what a pointer to a row points to, number i of the row at a pointer %s, and the
+-- template of what that needs.
+local READ = {
+  f32 = { of = "float", number = "%s[i]" },
+  bf16 = { of = "uint16_t", number = "wide_bf16(%s[i])", template = "whole_wide_bf16.c.in" },
+  f16 = { of = "uint16_t", number = "wide_f16(%s[i])", template = "whole_wide_f16.c.in" },
+  int8 = { of = "scaled_row", number = "%s->scale * %s->numbers[i]", template = "whole_scaled_row.c.in" },
+}
+
+-- Pointers to rows, in the order in which rows are added up.
+local ROWS = { { table = "words", pointer = "word" }, { table = "types", pointer = "type" },
+               { table = "places", pointer = "place" } }
+
+-- The tables of texts, what reading them needs, and `sum`, number i of a row of the embeddings.
+local function add_tables(values, embeddings)
+  local type_of, known, needed, terms = {}, {}, {}, {}
+  for _, one in ipairs(embeddings.list) do type_of[one.name] = one.type end
+  for _, row in ipairs(ROWS) do
+    local read = READ[type_of[row.table]]
+    if read then
+      local number = read.number:gsub("%%s", row.pointer)
+      if row.table == "words" and embeddings.factor then number = number .. " * " .. cprint.float(embeddings.factor) end
+      terms[#terms + 1], values[row.table .. "_of"] = number, read.of
+      if read.template and not known[read.template] then
+        needed[#needed + 1], known[read.template] = template.some(read.template, values), true
+      end
+    end
+  end
+  values.word_step = type_of.words == "int8" and "" or " * " .. values.row
+  values.sum, values.table_types = table.concat(terms, " + "), table.concat(needed)
 end
 
 -- Places of the tables in the file. Tokens are left out: they have a list of their own.
@@ -158,6 +184,7 @@ local function add_parts(values, embeddings, tables)
   local decodes = embeddings.decodes
   add_projection(values, embeddings)
   add_norms(values, embeddings)
+  if not embeddings.inputs then add_tables(values, embeddings) end
   values.types_at = part(values, embeddings.types > 0, "whole_types.c.in")
   values.type_of = part(values, embeddings.types > 0, "whole_type.c.in")
   values.norm_rows = embeddings.inputs and "ROWS" or "args->length"
@@ -218,7 +245,7 @@ return function(name, from, kernels, layers, embeddings, layout)
     kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), tables = places(embeddings),
     fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes),
     row_floats = tostring(row_bytes // memory.BYTES),
-    sum = sum_of(embeddings), rows = tostring(rows),
+    rows = tostring(rows),
     width = tostring(embeddings.width), vocabulary = tostring(embeddings.vocabulary or 0),
     types = tostring(embeddings.types), layers = tostring(#layers),
     padding = tostring(embeddings.padding or embeddings.first_place - 1),

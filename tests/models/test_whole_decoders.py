@@ -188,8 +188,8 @@ def test_example(llama, tmp_path):
 # ---- GGUF ----
 
 
-def as_gguf(model, path, arch, **fields):
-    """A model as the tools of these files write it."""
+def as_gguf(model, path, arch, words="F32", **fields):
+    """A model as the tools of these files write it. words: the type of the table of words."""
     import gguf
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
@@ -211,8 +211,10 @@ def as_gguf(model, path, arch, **fields):
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
         if arch == "llama" and heads:  # rope turns neighbours
             x = x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        kind = gguf.GGMLQuantizationType[words if "embed_tokens" in name else "F32"]
         if name != "lm_head.weight" or not config.tie_word_embeddings:
-            writer.add_tensor(names.get_name(name, (".weight", ".bias")), x.float().contiguous().numpy())
+            writer.add_tensor(names.get_name(name, (".weight", ".bias")),
+                              gguf.quants.quantize(x.float().contiguous().numpy(), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
