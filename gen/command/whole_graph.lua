@@ -6,6 +6,7 @@ local layers = require "model.layers"
 local parts = require "onnx.parts"
 local whole_inputs = require "command.whole_inputs"
 local whole_product = require "command.whole_product"
+local whole_tail = require "onnx.whole_tail"
 local wording = require "base.wording"
 
 local M = {}
@@ -51,6 +52,15 @@ local function set_size(model, text)
   end
 end
 
+-- Refuses what may be attention and is no layer; find: of gen/onnx/layers.lua.
+local function refuse_others(model, left, find)
+  for _, each in ipairs(left) do
+    if not (each.softmax and whole_tail.is_end(find, each.softmax)) then
+      error({ message = ("%s: --whole: node %s: %s"):format(model.path, wording.short(each.name), each.why) }, 0)
+    end
+  end
+end
+
 -- Takes the layers of the graph with what is around them. size: of images, as the user says it, or nil.
 function M.begin(model, size)
   local layers_of = model.layers
@@ -60,9 +70,7 @@ function M.begin(model, size)
     local with = { kv_len = "true" }
     for key, value in pairs(given) do with[key] = value end
     local all, left, find = layers_of(self, with)
-    if left[1] then
-      error({ message = ("%s: --whole: node %s: %s"):format(model.path, wording.short(left[1].name), left[1].why) }, 0)
-    end
+    refuse_others(model, left, find)
     model.whole.made = graph_whole.of(find, all)
     return all, left
   end
@@ -165,7 +173,11 @@ local function add_head(embeddings, head, rows, add_product)
     local layer = { in_out = false, name = "head" }
     local weights = { wo = parts.matrix(layer, "wo", step.matrix, { step.depth, step.width }) }
     weights.bo = step.bias and list_of(step.bias) or nil
+    local norm = step.norm
+    weights.norm1, weights.norm1_bias = norm and norm.gains and list_of(norm.gains), norm and norm.bias and
+      list_of(norm.bias)
     local entry = add_product({ rows = of_rows and rows or 1, depth = step.depth, width = step.width, act = step.act,
+                                norm = norm and { place = "pre", kind = norm.kind, eps = norm.eps },
                                 lengths = of_rows and not embeddings.inputs or nil },
       { { name = layer.name, weights = weights } })
     number = number or entry.number

@@ -83,7 +83,7 @@ local function add_step(model, kernels, prefix, given, step, size)
     all.norm1 = part(norm[1] .. ".weight", columns)
     all.norm1_bias = norm.biased and part(norm[1] .. ".bias", columns) or nil
   end
-  size.width, size.act, size.eps = columns, step.act, norm and norm.eps
+  size.width, size.act, size.norm = columns, step.act, norm and { place = "post", kind = "layer", eps = norm.eps }
   local entry = whole_product.add(kernels, given, size, { { name = modules[1], weights = all } })
   return columns, entry.number
 end

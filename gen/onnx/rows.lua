@@ -4,6 +4,7 @@
 --   run(find) -> what meanings of operators get first, of gen/onnx/values.lua
 --   drawn(run, number, count, width, sizes) -> an array of so many drawn rows of several sizes, or of these
 --   origin(find, value)      the first value with the same numbers in the same order
+--   is_output(find, value)   whether the graph returns such a first value, under any of its names
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
 --   sums(find, value) -> { other = value, out = value, row = numbers or nil } of each Add of a value and another that
@@ -62,6 +63,13 @@ function M.origin(find, value)
     value = node.inputs[1]
   end
   return value
+end
+
+function M.is_output(find, value)
+  for name in pairs(find.graph.outputs) do
+    if M.origin(find, name) == value then return true end
+  end
+  return false
 end
 
 function M.readers(find, value)

@@ -1,0 +1,153 @@
+"""What stands behind a head in an ONNX file: functions of the logits alone are the caller's, and the summary says so."""
+import pytest
+
+from test_whole_heads import LABELS, Headed
+from test_whole_heads_onnx import each, first, linear, made
+from test_whole_inputs import near
+from test_whole_onnx import ROWS, export, model_of, text_inputs
+from tools import in_turn
+from whole_lib import expect_refusal, joined, torch
+
+
+class Label(torch.nn.Module):
+    def forward(self, scores):
+        return scores.argmax(-1)
+
+
+class Halves(torch.nn.Module):
+    """A Softmax of the first four scores in pairs."""
+
+    def forward(self, scores):
+        return scores.unflatten(-1, (2, -1)).softmax(-1).flatten(-2)
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, scores):
+        return (scores / 0.7).softmax(-1)
+
+
+class Length(torch.nn.Module):
+    def __init__(self, axis=-1, least=1e-12):
+        super().__init__()
+        self.axis, self.least = axis, least
+
+    def forward(self, scores):
+        return torch.nn.functional.normalize(scores, dim=self.axis, eps=self.least)
+
+
+def softmax(axis): return lambda: torch.nn.Softmax(axis)
+
+
+def log_softmax(): return torch.nn.LogSoftmax(-1)
+
+
+# What is taken of the rows, what is behind the logits, and the operators of that
+TAILS = {
+    "softmax": (first, [softmax(-1)], ["Softmax"]),
+    "softmax of each row": (each, [softmax(-1)], ["Softmax"]),
+    "log_softmax": (first, [log_softmax], ["LogSoftmax"]),
+    "sigmoid": (each, [torch.nn.Sigmoid], ["Sigmoid"]),
+    "label": (first, [Label], ["ArgMax"]),
+    "label of a softmax": (each, [softmax(-1), Label], ["Softmax", "ArgMax"]),
+    "length": (first, [Length], ["divided by its length"]),
+}
+
+
+def headed(path, out, name):
+    return Headed(path, out, "isa=scalar", f"seq={ROWS}", *joined(name))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", in_turn(list(TAILS), "tails of graphs", count=3))
+def test_tails(name, tmp_path):
+    """What the model returns is what these functions make of our logits."""
+    take, behind, words = TAILS[name]
+    model = model_of(made(take, linear(LABELS), *behind), name).eval()
+    path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", name, ["scores"])
+    whole = headed(path, tmp_path / "out", name)
+    assert whole.sizes["LABELS"] == LABELS
+    for word in words:
+        assert f"args.logits {word} (node " in whole.text or f"{word} of args.logits (node " in whole.text
+    assert whole.text.count(" before output scores), which stays with the caller") == len(words)
+    assert "what makes output scores of the graph, or null" in (tmp_path / "out/model.h").read_text()
+    for length in 1, 7, ROWS:
+        ids = torch.randint(3, 60, (1, length))
+        right = model(ids, torch.ones_like(ids), torch.zeros_like(ids))[0]
+        status, found, _ = whole.run(ids)
+        found = model.behind[1:](found[:length] if take is each else found[0])
+        assert status == 0 and (near(found, right) if found.is_floating_point() else torch.equal(found, right))
+
+
+class Several(torch.nn.Module):
+    """Scores, and what is made of them beside each other."""
+
+    def __init__(self, model, *makers):
+        super().__init__()
+        self.model, self.makers = model, makers
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        scores = self.model(input_ids, attention_mask, token_type_ids)
+        return tuple(make(scores) for make in self.makers)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("exporter", ["several tails", "several tails, otherwise"])
+def test_several(exporter, tmp_path):
+    """Logits that are an output have its name. Others of them are left out each, and what is no function by name too."""
+    model = Several(model_of(made(first, linear(LABELS)), exporter), torch.nn.Softmax(-1), lambda x: x, Label(),
+                    lambda x: 2 * x).eval()
+    path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", exporter, ["a", "logits", "label", "more"])
+    whole = headed(path, tmp_path / "out", exporter)
+    assert "output logits of the graph, or null" in (tmp_path / "out/model.h").read_text()
+    for said in ("Softmax of args.logits (node ", " before output a), which stays with the caller",
+                 "ArgMax of args.logits (node ", " before output label), which stays with the caller",
+                 f"output more ({LABELS} numbers of each text)"):
+        assert said in whole.text
+    ids = torch.randint(3, 60, (1, 7))
+    status, found, _ = whole.run(ids)
+    assert status == 0 and near(found[0], model(ids, torch.ones_like(ids), torch.zeros_like(ids))[1][0])
+
+
+# No functions of the logits of a text: such outputs are left out as a whole.
+OTHERS = {
+    "softmax of the rows": (each, [linear(LABELS), softmax(1)], LABELS),
+    "softmax of the texts": (first, [linear(LABELS), softmax(0)], LABELS),
+    "softmax of halves": (first, [linear(4), Halves], 4),
+    "softmax of scaled logits": (first, [linear(LABELS), Scaled], LABELS),
+    "length of the texts": (first, [linear(LABELS), lambda: Length(0)], LABELS),
+    "length with a bound": (first, [linear(LABELS), lambda: Length(-1, 0.01)], LABELS),
+    "label of a softmax of the texts": (first, [linear(LABELS), softmax(0), Label], None),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", in_turn(list(OTHERS), "no tails of graphs", count=3))
+def test_others(name, tmp_path):
+    take, behind, width = OTHERS[name]
+    model = model_of(made(take, *behind), name).eval()
+    path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", name, ["scores"])
+    whole = headed(path, tmp_path / "out", name)
+    of = "row" if take is each else "text"
+    assert "LABELS" not in whole.sizes and "which stays with the caller" not in whole.text
+    assert f"left out: output scores ({f'{width} numbers of each {of}' if width else ''}" in whole.text
+
+
+class Read(torch.nn.Module):
+    """Weights of rows by a Softmax, which is returned too."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.score = model, torch.nn.Linear(16, 1)
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        rows = self.model(input_ids, attention_mask, token_type_ids)
+        weights = self.score(rows).squeeze(-1).softmax(-1)
+        return rows, weights, (weights[..., None] * rows).sum(1)
+
+
+@torch.no_grad()
+def test_what_others_read(tmp_path):
+    """A Softmax whose result is read within the graph may be attention that is not known."""
+    model = model_of(lambda name: Read(made(each)(name)), "read").eval()
+    path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", "read", ["rows", "weights", "sum"])
+    expect_refusal(path, tmp_path / "out", "m.onnx: --whole: node ", "isa=scalar", "seq=8")
