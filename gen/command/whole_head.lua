@@ -6,6 +6,7 @@
 --
 -- The second one gives model.embeddings `output_head`:
 --   name, rows, id, said   as in gen/model/whole_heads.lua
+--   probe                  whether it pools by attention
 --   number, steps          of the first kernel, and how many there are
 --   between, count         the most columns between two steps, and the columns of the result
 
@@ -15,6 +16,7 @@ local heads = require "model.whole_heads"
 local layers = require "model.layers"
 local options = require "options.init"
 local weights = require "command.weights"
+local whole_probe = require "command.whole_probe"
 local whole_product = require "command.whole_product"
 
 local M = {}
@@ -88,12 +90,25 @@ local function add_step(model, kernels, prefix, given, step, size)
   return columns, entry.number
 end
 
+local function add_probe(model, kernels, first, given, head)
+  if not model.tensors[named(model, first.prefix, head.probe.query)] then return end
+  local function part(name, rows, width, more)
+    return layers.part(model, named(model, first.prefix, name), rows, width, host.type_size, more)
+  end
+  local entry, query = whole_probe.add(kernels, given, first.cfg, head.probe, part)
+  local list = model.embeddings.list
+  list[#list + 1] = { name = "probe", part = query }
+  model.embeddings.output_head = { name = head.name, probe = true, number = entry.number, between = 0,
+                                   count = first.cfg.y_width }
+end
+
 -- How many of the model's rows a row of the head is.
 local WIDE = { first_two = 2, first_and_mean = 2 }
 
 function M.add(model, kernels, first, given)
   local head = heads.of(model.type, model.class, first.fields)
   if not head then return end
+  if head.probe then return add_probe(model, kernels, first, given, head) end
   local function weight_of(step) return named(model, first.prefix, family_rows.list(step[1])[1] .. ".weight") end
   local name = weight_of(head.steps[1])
   if not model.tensors[name] then return end

@@ -8,6 +8,8 @@
 --                   steps    the linear maps behind it, in turn: { module, or the list of those whose mean is taken of
 --                            as many rows; bias = false where it has none; act = what becomes of its result; norm =
 --                            that behind it, { module, eps, biased }, or nil
+--                   probe    in place of rows and steps: attention of one query over all rows, { query = its tensor,
+--                            attention, norm, maps = modules, where both maps are those of a feed-forward }
 --                   said     words about the result, or nil: scores of classes, or a vector }
 --
 -- tests/models/test_whole_heads.py compares each class with transformers.
@@ -72,6 +74,12 @@ end
 local clip_image, siglip_text = embedding("first", "visual_projection"), logits("last", { "head" })
 siglip_text.name = "embedding"
 
+local function siglip_image(c)
+  return c:flag("vision_use_head", true) and { name = "embedding", probe = {
+    query = "head.probe", attention = "head.attention", norm = "head.layernorm",
+    maps = { "head.mlp.fc1", "head.mlp.fc2" } } } or nil
+end
+
 local DINOV2 = logits("first_and_mean", CLASSIFIER)
 
 -- type -> class -> head, or a function of the fields that returns it.
@@ -88,6 +96,7 @@ local heads = {
   clip_text_model = { CLIPTextModelWithProjection = clip_text, CLIPModel = clip_text },
   clip_vision_model = { CLIPVisionModelWithProjection = clip_image, CLIPModel = clip_image },
   siglip_text_model = { SiglipTextModel = siglip_text, SiglipModel = siglip_text },
+  siglip_vision_model = { SiglipVisionModel = siglip_image, SiglipModel = siglip_image },
   vit = { ViTForImageClassification = logits("first", CLASSIFIER) },
   deit = { DeiTForImageClassification = logits("first", CLASSIFIER),
            DeiTForImageClassificationWithTeacher = logits("first_two", {

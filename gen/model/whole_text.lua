@@ -143,8 +143,9 @@ local function add_head(values, embeddings)
   values.head, values.head_number, values.head_steps = head.name, tostring(head.number), tostring(head.steps)
   values.head_id = tostring(head.id)
   values.head_rows = part(values, TAKEN[head.rows], ("whole_head_%s.c.in"):format(head.rows))
-  values.head_text = template.some("whole_head.c.in", values)
-  values.head_call = template.some("whole_head_call.c.in", values)
+  local kind = head.probe and "probe" or "head"
+  values.head_text = template.some(("whole_%s.c.in"):format(kind), values)
+  values.head_call = template.some(("whole_%s_call.c.in"):format(kind), values)
   values.head_is, values.head_count = SIZES[head.name], tostring(head.count)
   values.head_said = head.said and model_text.plain(head.said) or SAID[head.name]
   local count = embeddings.inputs and values.NAME .. "_ROWS" or "length"
