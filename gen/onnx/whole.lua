@@ -81,6 +81,16 @@ local function head_of(find, whole, names)
   return head
 end
 
+-- What is behind the head before an output, in words.
+local function told(behind, of, output)
+  local nodes = {}
+  for i = #behind, 1, -1 do
+    nodes[#nodes + 1], of = wording.short(behind[i].node.name), behind[i].words:format(of)
+  end
+  return ("%s (%s %s before output %s), which stays with the caller"):format(of, nodes[2] and "nodes" or "node",
+    table.concat(nodes, " and "), wording.short(output))
+end
+
 local function read_outputs(find, whole)
   local names, left = {}, whole.left
   for _, name in ipairs(sorted(find.graph.outputs)) do
@@ -90,10 +100,7 @@ local function read_outputs(find, whole)
   for _, name in ipairs(names) do
     local from, behind = whole_tail.before(find, name)
     if whole.head and rows.origin(find, from) == whole.head.value then
-      for _, each in ipairs(behind) do
-        left[#left + 1] = ("%s (node %s before output %s), which stays with the caller"):format(
-          each.words:format("args." .. whole.head.name), wording.short(each.node.name), wording.short(name))
-      end
+      left[#left + 1] = behind[1] and told(behind, "args." .. whole.head.name, name)
     elseif not (whole.head and whole.head.outputs and whole.head.outputs[name]) then
       local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole, name)) or ""
       left[#left + 1] = "output " .. wording.short(name) .. words

@@ -1,11 +1,11 @@
 -- What stands behind the head of an encoder in an ONNX graph, and is left to the caller: functions of the logits or the
 -- embedding alone that are known by name, such as a Softmax over the classes.
 --
---   before(find, value) -> the value that such functions are of, and these from the graph's output on, { { node, words
---                          with %s for what it is of } .. }; the value and an empty list where there are none, or where
---                          they take other axes
---   is_end(find, node) -> whether it is such an operator, over any axes, and nothing reads its result but others of them
---                         and the caller
+--   before(find, value) -> the value that such functions are of, and a list of these from the graph's output on, each
+--                          { node, words with %s for what it is of }. Where there are none, or where they take other
+--                          axes, these are the value itself and an empty list.
+--   is_end(find, node) -> whether it is such an operator, over any axes, and nothing but others of them and the caller
+--                         reads its result
 
 local indices = require "onnx.indices"
 local meanings = require "onnx.meanings"
