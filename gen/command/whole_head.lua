@@ -18,6 +18,7 @@ local options = require "options.init"
 local weights = require "command.weights"
 local whole_probe = require "command.whole_probe"
 local whole_product = require "command.whole_product"
+local whole_scores = require "command.whole_scores"
 
 local M = {}
 
@@ -85,9 +86,28 @@ local function add_step(model, kernels, prefix, given, step, size)
     all.norm1 = part(norm[1] .. ".weight", columns)
     all.norm1_bias = norm.biased and part(norm[1] .. ".bias", columns) or nil
   end
-  size.width, size.act, size.norm = columns, step.act, norm and { place = "post", kind = "layer", eps = norm.eps }
+  size.width, size.act, size.norm = columns, step.act, norm and { place = "post", kind = "layer", eps = size.eps }
   local entry = whole_product.add(kernels, given, size, { { name = modules[1], weights = all } })
   return columns, entry.number
+end
+
+-- The name of the first of some tensors that a file has.
+local function one_of(model, prefix, names)
+  for _, name in ipairs(names) do
+    local full = named(model, prefix, name)
+    if model.tensors[full] then return full end
+  end
+  return prefix .. names[1]
+end
+
+-- Adds what makes scores of all ids of a row.
+local function add_words(model, kernels, first, given, words)
+  local prefix, embeddings = first.prefix, model.embeddings
+  local count, width = embeddings.vocabulary, embeddings.width
+  local names = { words.tied and embeddings.words or named(model, prefix, words[1] .. ".weight"),
+                  words.biases and one_of(model, prefix, words.biases) }
+  embeddings.scores = whole_scores.add(kernels, given, { count = count, width = width,
+    weights = whole_scores.of_tensors(model, names, count, width) })
 end
 
 local function add_probe(model, kernels, first, given, head)
@@ -123,10 +143,11 @@ function M.add(model, kernels, first, given)
   for i, step in ipairs(head.steps) do
     local entry
     depth, entry = add_step(model, kernels, first.prefix, given, step, {
-      rows = of_rows and kernels[1].cfg.seq or 1, depth = depth, width = i < #head.steps and cfg.y_width or nil,
-      lengths = of_rows or nil })
+      rows = of_rows and kernels[1].cfg.seq or 1, depth = depth, eps = cfg.layer_eps, lengths = of_rows or nil,
+      width = (i < #head.steps or head.words) and cfg.y_width or nil })
     number = number or entry
   end
+  if head.words then add_words(model, kernels, first, given, head.words) end
   model.embeddings.output_head = { name = head.name, rows = head.rows, id = head.id, number = number, said = head.said,
                                    steps = #head.steps, between = cfg.y_width, count = depth }
 end

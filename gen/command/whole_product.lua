@@ -21,17 +21,16 @@ end
 
 -- Adds the kernel of some products with matrices of their own, and returns it.
 --   size    { rows, depth = numbers of a row, width = those of a row of the result, act = what becomes of the result;
---           norm = { place = pre or post, kind, eps } of one before or behind that; lengths = whether runs may have less
---           rows }; the last three may be nil
+--           norm = { place = pre or post, kind, eps } of one before or behind that; lengths = whether runs may have
+--           less rows }; the last three may be nil
 --   layers  { name, weights } of each
 function M.add(kernels, given, size, layers)
   local words = { "attention=none", "seq=" .. size.rows, "d_model=" .. size.depth, "y_width=" .. size.width }
   words[#words + 1] = size.act and "out_act=" .. size.act
   local norm = size.norm
   if norm then
-    for _, word in ipairs { "norm=" .. norm.place, "norm_kind=" .. norm.kind, ("layer_eps=%.17g"):format(norm.eps) } do
-      words[#words + 1] = word
-    end
+    words[#words + 1], words[#words + 2] = "norm=" .. norm.place, "norm_kind=" .. norm.kind
+    words[#words + 1] = ("layer_eps=%.17g"):format(norm.eps)
   end
   words[#words + 1] = size.lengths and "q_len=true"
   return M.kernel(kernels, given, words, layers)

@@ -7,12 +7,14 @@
 --                                     columns of one product
 --     whole      of gen/onnx/whole.lua
 --     output     of the graph, which is the value or made of it alone
---     head       { value = of the graph, name = logits or embedding, rows = first, mean or all, said = words about the
---                result, steps = { { norm = of gen/onnx/whole_layers.lua or nil, matrix = of gen/onnx/proposal.lua,
---                bias = numbers or nil, act = or nil, depth, width } .. } }
+--     head       { value = of the graph, name = logits or embedding, said = words about the result, steps = list,
+--                rows = first, mean, all or asked }
+--     step       { matrix = of gen/onnx/proposal.lua, product = of gen/onnx/products.lua, depth, width }, and where it
+--                has them norm = of gen/onnx/whole_layers.lua, bias = numbers, act
 
 local indices = require "onnx.indices"
 local meanings = require "onnx.meanings_of_layers"
+local options = require "options.init"
 local proposal = require "onnx.proposal"
 local rows = require "onnx.rows"
 local values = require "onnx.values"
@@ -41,7 +43,7 @@ end
 -- What a product with its bias is, once it is proved.
 local function proved(find, found)
   local product = found.product
-  local step = { matrix = proposal.matrix_of(product), bias = found.bias, depth = product.width,
+  local step = { product = product, matrix = proposal.matrix_of(product), bias = found.bias, depth = product.width,
                  width = product.columns }
   whole_layers.prove(find, { product.x }, found.out, function(run, x)
     local y = run:product(x, whole_layers.numbers_of(find, run, step.matrix))
@@ -70,6 +72,14 @@ local function taken_by(find, whole, step, x)
   return taken(before), before
 end
 
+local MOST = options.list.y_width.max
+
+-- Whether a head gives scores of all ids in each row, behind another product. Others have as many columns as a kernel.
+local function is_of_words(whole, kind, steps)
+  if steps[2] and kind == "all" and whole.ids and steps[2].width == whole.ids.words.rows then return true end
+  if steps[#steps].width > MOST then refuse("it has more than %d columns", MOST) end
+end
+
 local function head_of(find, whole, value, output)
   local last = rows.projection(find, value) or refuse("no product makes it")
   local steps = { proved(find, last) }
@@ -82,8 +92,10 @@ local function head_of(find, whole, value, output)
     kind = taken_by(find, whole, steps[1], first.product.x)
   end
   if not kind then refuse("nothing is taken of the rows") end
-  return { value = origin(find, value), name = output:lower():find "embed" and "embedding" or "logits", rows = kind,
-           steps = steps, said = (value == output and "output %s of the graph" or "what makes output %s of the graph")
+  kind = is_of_words(whole, kind, steps) and "asked" or kind
+  return { value = origin(find, value), rows = kind, steps = steps,
+           name = kind ~= "asked" and output:lower():find "embed" and "embedding" or "logits",
+           said = (value == output and "output %s of the graph" or "what makes output %s of the graph")
              :format(wording.short(output)) }
 end
 
