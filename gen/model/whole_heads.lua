@@ -13,8 +13,8 @@
 --                   probe    in place of rows and steps: attention of one query over all rows, { query = its tensor,
 --                            attention, norm, maps = modules, where both maps are those of a feed-forward }
 --                   words    behind the steps of rows that are asked for: the table of all ids, { its own module,
---                            tied = whether it is that of the embeddings instead, biases = names, of which the first
---                            that is there counts, or nil }
+--                            tied = whether it is that of the embeddings instead, biases = names or nil }. The first
+--                            of these that is there counts.
 --                   said     words about the result, or nil: scores of classes, or a vector }
 --
 -- tests/models/test_whole_heads.py compares each class with transformers.

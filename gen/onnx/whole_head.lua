@@ -74,10 +74,14 @@ end
 
 local MOST = options.list.y_width.max
 
--- Whether a head gives scores of all ids in each row, behind another product. Others have as many columns as a kernel.
+-- Whether a head gives scores of all ids in each row, behind another product. Other products have as many columns as a
+-- kernel.
 local function is_of_words(whole, kind, steps)
-  if steps[2] and kind == "all" and whole.ids and steps[2].width == whole.ids.words.rows then return true end
-  if steps[#steps].width > MOST then refuse("it has more than %d columns", MOST) end
+  local is_it = steps[2] and kind == "all" and whole.ids and steps[2].width == whole.ids.words.rows
+  for i = 1, is_it and 1 or #steps do
+    if steps[i].width > MOST then refuse("it has more than %d columns", MOST) end
+  end
+  return is_it
 end
 
 local function head_of(find, whole, value, output)

@@ -172,6 +172,7 @@ OTHERS = {
     "a norm of halves": made(first, Halves, linear(LABELS)),
     "a norm and an activation": made(first, norm(), torch.nn.Tanh, linear(LABELS)),
     "more labels than columns": made(first, linear(17000)),
+    "too wide between": made(first, linear(17000), torch.nn.ReLU, linear(LABELS, of=17000)),
     "the mean with padding": made(lambda rows, mask, ids: rows.mean(1), linear(LABELS)),
 }
 

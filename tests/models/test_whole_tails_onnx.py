@@ -1,4 +1,6 @@
 """What stands behind a head in an ONNX file: functions of logits alone are left to the caller, as the summary says."""
+import warnings
+
 import pytest
 
 from test_whole_heads import LABELS, Headed
@@ -138,6 +140,29 @@ def test_others(name, tmp_path):
     of = "row" if take is each else "text"
     assert "LABELS" not in whole.sizes and "which stays with the caller" not in whole.text
     assert f"left out: output scores ({f'{width} numbers of each {of}' if width else ''}" in whole.text
+
+
+class Tempered(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, token_type_ids, temperature):
+        return (self.model(input_ids, attention_mask, token_type_ids) / temperature).softmax(-1)
+
+
+@torch.no_grad()
+def test_of_an_input(tmp_path):
+    """Logits that an input divides are no logits of the rows alone."""
+    model = model_of(lambda name: Tempered(made(first, linear(LABELS))(name)), "tempered").eval()
+    inputs = text_inputs(model, "bert")
+    axes = {name: {0: "batch", 1: "rows"} for name in inputs}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (*inputs.values(), torch.ones(1)), tmp_path / "m.onnx", dynamo=False, opset_version=17,
+                          input_names=[*inputs, "temperature"], output_names=["scores"], dynamic_axes=axes)
+    whole = headed(tmp_path / "m.onnx", tmp_path / "out", "tempered")
+    assert "LABELS" not in whole.sizes and f"left out: output scores ({LABELS} numbers of each text)" in whole.text
 
 
 class Read(torch.nn.Module):
