@@ -38,8 +38,8 @@ local function function_of(find, value)
   if norm and norm.kind == "l2" and norm.eps <= LEAST and not norm.gains then
     return { node = node, x = norm.x, out = value, of = divided, words = "%s divided by its length" }
   end
-  local of = node and node.domain == "" and node.outputs[1] == value and NAMED[node.op]
-  return of ~= nil and node and { node = node, x = node.inputs[1], out = value, of = of, words = node.op .. " of %s" }
+  local is_named = node and node.domain == "" and node.outputs[1] == value and NAMED[node.op] ~= nil
+  return is_named and { node = node, x = node.inputs[1], out = value, of = NAMED[node.op], words = node.op .. " of %s" }
 end
 
 -- Whether it is of the last axis, as it must be.

@@ -156,6 +156,30 @@ class Halves(torch.nn.Module):
         return torch.nn.functional.layer_norm(x.unflatten(-1, (2, -1)), (8,)).flatten(-2)
 
 
+class Beside(Made):
+    """The rows too."""
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        rows = self.model(input_ids=input_ids, attention_mask=attention_mask,
+                          token_type_ids=token_type_ids).last_hidden_state
+        return rows, self.behind(self.take(rows, attention_mask, input_ids))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("take, exporter", [(first, "beside rows"), (each, "beside other rows")])
+def test_beside_rows(take, exporter, tmp_path):
+    """A norm of the head is none of the rows that the graph returns."""
+    model = model_of(lambda name: Beside(bert(name), take, norm()(), linear(LABELS)()), exporter).eval()
+    path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", exporter, ["rows", "scores"])
+    whole = Headed(path, tmp_path / "out", "isa=scalar", f"seq={ROWS}")
+    for length in 1, 7, ROWS:
+        x = torch.randint(3, 60, (1, length))
+        rows, right = model(x, torch.ones_like(x), torch.zeros_like(x))
+        status, found, states = whole.run(x)
+        count = right.numel() // LABELS
+        assert status == 0 and near(states, rows[0]) and near(found[:count], right.reshape(count, LABELS))
+
+
 # Outputs that are no such head: they are left out, and the summary names them.
 OTHERS = {
     "the second row": made(lambda rows, mask, ids: rows[:, 1], linear(LABELS)),
@@ -194,7 +218,7 @@ def test_answers(exporter, tmp_path):
     model = Answers(model_of(of("Bert", "ForQuestionAnswering", **{**WORDS, "num_labels": 2}), exporter)).eval()
     path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", exporter, ["begin", "end"])
     whole = Headed(path, tmp_path / "out", "isa=scalar", f"seq={ROWS}")
-    assert whole.sizes["LABELS"] == 2 and "left out: output" not in whole.text
+    assert whole.sizes["LABELS"] == 2 and "left out" not in whole.text
     assert "outputs begin and end of the graph, or null" in (tmp_path / "out/model.h").read_text()
     for length in 1, 7, ROWS:
         x = torch.randint(3, 60, (1, length))
@@ -219,7 +243,7 @@ class Columns(torch.nn.Module):
 @pytest.mark.parametrize("name, make, columns", in_turn([
     ("one twice", lambda a, b: (a + 0, a), 2), ("one of three", lambda a, b, c: (a, b), 3),
     ("hidden", lambda a, b: (a.masked_fill(torch.arange(a.shape[1]) == 0, -9), b), 2),
-    ("a scaled one", lambda a, b: (a, 2 * b), 2),
+    ("a scaled one", lambda a, b: (a, 2 * b), 2), ("of one row", lambda a, b: (a[:, :1], b[:, :1]), 2),
 ], "no columns of graphs", count=2))
 def test_no_answers(name, make, columns, tmp_path):
     model = model_of(lambda name: Columns(make, columns), name).eval()

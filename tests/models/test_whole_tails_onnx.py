@@ -30,6 +30,13 @@ class Halves(torch.nn.Module):
         return scores.unflatten(-1, (2, -1)).softmax(-1).flatten(-2)
 
 
+class Rest(torch.nn.Module):
+    """All scores but the first one."""
+
+    def forward(self, scores):
+        return scores.split([1, scores.shape[-1] - 1], -1)[1]
+
+
 class Scaled(torch.nn.Module):
     def forward(self, scores):
         return (scores / 0.7).softmax(-1)
@@ -124,6 +131,7 @@ OTHERS = {
     "softmax of scaled logits": (first, [linear(LABELS), Scaled], LABELS),
     "length of the texts": (first, [linear(LABELS), lambda: Length(0)], LABELS),
     "length with a bound": (first, [linear(LABELS), lambda: Length(-1, 0.01)], LABELS),
+    "a part of the logits": (each, [linear(LABELS), Rest], LABELS - 1),
     "logits without fractions": (first, [linear(LABELS), Whole], LABELS),
     "sigmoid without fractions": (each, [linear(LABELS), torch.nn.Sigmoid, Whole], LABELS),
     "label of a softmax of the texts": (first, [linear(LABELS), softmax(0), Label], None),
