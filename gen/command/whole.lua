@@ -21,7 +21,7 @@ local whole_graph = require "command.whole_graph"
 local whole_head = require "command.whole_head"
 local whole_inputs = require "command.whole_inputs"
 local whole_part = require "command.whole_part"
-local whole_product = require "command.whole_product"
+local whole_scores = require "command.whole_scores"
 local whole_tables = require "command.whole_tables"
 local whole_text = require "model.whole_text"
 local wording = require "base.wording"
@@ -166,36 +166,25 @@ local function read_embeddings(model, all, rows)
     function bias.change(numbers) return made.bias[3](numbers, cfg.h, cfg.seq) end
     list[#list].floats = cfg.h * cfg.seq * cfg.seq
   end
-  local first = made.places and made.places[3] or 0
+  local first, words = made.places and made.places[3] or 0, ("%s%s.weight"):format(prefix, made.words[1])
   if made.places then check_places(model, made.places.count, first, rows) end
   model.embeddings = {
     list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = row.last ~= nil,
     norm_kind = kind, biased = biased, first_place = first, factor = made.factor,
     has_places = made.places ~= nil, has_bias = made.bias ~= nil, decodes = row.head ~= nil,
-    places = row.places, head = head_of(model, prefix, ("%s%s.weight"):format(prefix, made.words[1])),
+    places = row.places, words = words, head = head_of(model, prefix, words),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end
 
 -- ---- the head ----
 
-local OF_IDS = 64 -- a part has a multiple of so many ids, so that tiles are full
-
--- Adds the kernel that makes scores of all ids, of a row and the head, to gen/command/whole_product.lua's: with ids =
--- those of a layer, and parts. There is a layer for some of the ids; the last ones may be in two.
 local function add_head(model, kernels, given)
   local embeddings = model.embeddings
   if not embeddings.head then return end
   local count, width = embeddings.vocabulary, embeddings.width
-  local parts, all = -(-count // options.list.y_width.max), {}
-  local ids = math.min(count, -(-count // parts // OF_IDS) * OF_IDS)
-  for i = 1, parts do
-    local first = math.min((i - 1) * ids, count - ids)
-    local part = layers.part(model, embeddings.head, count, width, host.type_size, { first = first, count = ids })
-    all[i] = { name = ("head of ids %d to %d"):format(first, first + ids - 1), weights = { wo = part } }
-  end
-  local entry = whole_product.add(kernels, given, { rows = 1, depth = width, width = ids }, all)
-  entry.ids, entry.parts = ids, parts
-  model.read[embeddings.head], embeddings.scores = true, entry
+  model.read[embeddings.head] = true
+  embeddings.scores = whole_scores.add(kernels, given, { count = count, width = width,
+    weights = whole_scores.of_tensors(model, { embeddings.head }, count, width) })
 end
 
 -- Finds what the model has besides its layers, all: tensors, model.embeddings, and products as further kernels.

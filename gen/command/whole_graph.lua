@@ -4,8 +4,11 @@ local host = require "host"
 local graph_whole = require "onnx.whole"
 local layers = require "model.layers"
 local parts = require "onnx.parts"
+local proposal = require "onnx.proposal"
 local whole_inputs = require "command.whole_inputs"
 local whole_product = require "command.whole_product"
+local whole_scores = require "command.whole_scores"
+local whole_tail = require "onnx.whole_tail"
 local wording = require "base.wording"
 
 local M = {}
@@ -51,6 +54,15 @@ local function set_size(model, text)
   end
 end
 
+-- Refuses what may be attention and is no layer; find: of gen/onnx/layers.lua.
+local function refuse_others(model, left, find)
+  for _, each in ipairs(left) do
+    if not (each.softmax and whole_tail.is_end(find, each.softmax)) then
+      error({ message = ("%s: --whole: node %s: %s"):format(model.path, wording.short(each.name), each.why) }, 0)
+    end
+  end
+end
+
 -- Takes the layers of the graph with what is around them. size: of images, as the user says it, or nil.
 function M.begin(model, size)
   local layers_of = model.layers
@@ -60,9 +72,7 @@ function M.begin(model, size)
     local with = { kv_len = "true" }
     for key, value in pairs(given) do with[key] = value end
     local all, left, find = layers_of(self, with)
-    if left[1] then
-      error({ message = ("%s: --whole: node %s: %s"):format(model.path, wording.short(left[1].name), left[1].why) }, 0)
-    end
+    refuse_others(model, left, find)
     model.whole.made = graph_whole.of(find, all)
     return all, left
   end
@@ -157,17 +167,35 @@ local function add_pixels(model, list, made, width, add_product)
   return embeddings
 end
 
+-- The weights of a product of the head: of all its columns, or of so many from a first one on.
+local function weights_of(step, first, count)
+  local matrix, norm, bias, columns = step.matrix, step.norm, step.bias, {}
+  if count then
+    for i = 1, count do columns[i] = first + i - 1 end
+    matrix = proposal.matrix_of(step.product, columns)
+    bias = bias and table.move(bias, first + 1, first + count, 1, {})
+  end
+  return { wo = parts.matrix({ in_out = false, name = "head" }, "wo", matrix, { step.depth, #matrix.columns }),
+           bo = bias and list_of(bias), norm1 = norm and norm.gains and list_of(norm.gains),
+           norm1_bias = norm and norm.bias and list_of(norm.bias) }
+end
+
 -- Adds the kernels of the head, as gen/command/whole_head.lua does it.
-local function add_head(embeddings, head, rows, add_product)
+local function add_head(embeddings, head, rows, kernels, given)
   local of_rows, between, number = head.rows == "all", 0, nil
   for i, step in ipairs(head.steps) do
+    local norm = step.norm and { place = "pre", kind = step.norm.kind, eps = step.norm.eps }
     between = i < #head.steps and math.max(between, step.width) or between
-    local layer = { in_out = false, name = "head" }
-    local weights = { wo = parts.matrix(layer, "wo", step.matrix, { step.depth, step.width }) }
-    weights.bo = step.bias and list_of(step.bias) or nil
-    local entry = add_product({ rows = of_rows and rows or 1, depth = step.depth, width = step.width, act = step.act,
-                                lengths = of_rows and not embeddings.inputs or nil },
-      { { name = layer.name, weights = weights } })
+    local entry
+    if head.rows == "asked" and i == #head.steps then
+      entry = whole_scores.add(kernels, given, { count = step.width, width = step.depth, norm = norm,
+        weights = function(first, ids) return weights_of(step, first, ids) end })
+      embeddings.scores = entry
+    else
+      entry = whole_product.add(kernels, given, { rows = of_rows and rows or 1, depth = step.depth, width = step.width,
+        act = step.act, norm = norm, lengths = of_rows and not embeddings.inputs or nil },
+        { { name = "head", weights = weights_of(step) } })
+    end
     number = number or entry.number
   end
   embeddings.output_head = { name = head.name, rows = head.rows, said = head.said, number = number, steps = #head.steps,
@@ -180,7 +208,7 @@ function M.add(model, kernels, given)
   local function add_product(...) return whole_product.add(kernels, given, ...) end
   if made.pixels then model.embeddings = add_pixels(model, list, made, width, add_product)
   else model.embeddings = add_ids(model, list, made, width, kernels, add_product) end
-  if made.head then add_head(model.embeddings, made.head, kernels[1].cfg.seq, add_product) end
+  if made.head then add_head(model.embeddings, made.head, kernels[1].cfg.seq, kernels, given) end
   for key, value in pairs { list = list, width = width, first_place = 0, decodes = false } do
     model.embeddings[key] = value
   end

@@ -6,6 +6,7 @@
 --
 -- The second one gives model.embeddings `output_head`:
 --   name, rows, id, said   as in gen/model/whole_heads.lua
+--   probe                  whether it pools by attention
 --   number, steps          of the first kernel, and how many there are
 --   between, count         the most columns between two steps, and the columns of the result
 
@@ -15,7 +16,9 @@ local heads = require "model.whole_heads"
 local layers = require "model.layers"
 local options = require "options.init"
 local weights = require "command.weights"
+local whole_probe = require "command.whole_probe"
 local whole_product = require "command.whole_product"
+local whole_scores = require "command.whole_scores"
 
 local M = {}
 
@@ -83,9 +86,40 @@ local function add_step(model, kernels, prefix, given, step, size)
     all.norm1 = part(norm[1] .. ".weight", columns)
     all.norm1_bias = norm.biased and part(norm[1] .. ".bias", columns) or nil
   end
-  size.width, size.act, size.eps = columns, step.act, norm and norm.eps
+  size.width, size.act, size.norm = columns, step.act, norm and { place = "post", kind = "layer", eps = size.eps }
   local entry = whole_product.add(kernels, given, size, { { name = modules[1], weights = all } })
   return columns, entry.number
+end
+
+-- The name of the first of some tensors that a file has.
+local function one_of(model, prefix, names)
+  for _, name in ipairs(names) do
+    local full = named(model, prefix, name)
+    if model.tensors[full] then return full end
+  end
+  return prefix .. names[1]
+end
+
+-- Adds what makes scores of all ids of a row.
+local function add_words(model, kernels, first, given, words)
+  local prefix, embeddings = first.prefix, model.embeddings
+  local count, width = embeddings.vocabulary, embeddings.width
+  local names = { words.tied and embeddings.words or named(model, prefix, words[1] .. ".weight"),
+                  words.biases and one_of(model, prefix, words.biases) }
+  embeddings.scores = whole_scores.add(kernels, given, { count = count, width = width,
+    weights = whole_scores.of_tensors(model, names, count, width) })
+end
+
+local function add_probe(model, kernels, first, given, head)
+  if not model.tensors[named(model, first.prefix, head.probe.query)] then return end
+  local function part(name, rows, width, more)
+    return layers.part(model, named(model, first.prefix, name), rows, width, host.type_size, more)
+  end
+  local entry, query = whole_probe.add(kernels, given, first.cfg, head.probe, part)
+  local list = model.embeddings.list
+  list[#list + 1] = { name = "probe", part = query }
+  model.embeddings.output_head = { name = head.name, probe = true, number = entry.number, between = 0,
+                                   count = first.cfg.y_width }
 end
 
 -- How many of the model's rows a row of the head is.
@@ -94,6 +128,7 @@ local WIDE = { first_two = 2, first_and_mean = 2 }
 function M.add(model, kernels, first, given)
   local head = heads.of(model.type, model.class, first.fields)
   if not head then return end
+  if head.probe then return add_probe(model, kernels, first, given, head) end
   local function weight_of(step) return named(model, first.prefix, family_rows.list(step[1])[1] .. ".weight") end
   local name = weight_of(head.steps[1])
   if not model.tensors[name] then return end
@@ -108,10 +143,11 @@ function M.add(model, kernels, first, given)
   for i, step in ipairs(head.steps) do
     local entry
     depth, entry = add_step(model, kernels, first.prefix, given, step, {
-      rows = of_rows and kernels[1].cfg.seq or 1, depth = depth, width = i < #head.steps and cfg.y_width or nil,
-      lengths = of_rows or nil })
+      rows = of_rows and kernels[1].cfg.seq or 1, depth = depth, eps = cfg.layer_eps, lengths = of_rows or nil,
+      width = (i < #head.steps or head.words) and cfg.y_width or nil })
     number = number or entry
   end
+  if head.words then add_words(model, kernels, first, given, head.words) end
   model.embeddings.output_head = { name = head.name, rows = head.rows, id = head.id, number = number, said = head.said,
                                    steps = #head.steps, between = cfg.y_width, count = depth }
 end

@@ -160,23 +160,31 @@ local TAKEN = { last = true, largest = true, ended = true, mean = true, first_an
 local SIZES = { logits = "LABELS", embedding = "EMBEDDING" }
 local SAID = { logits = "scores of the classes, in their order in config.json", embedding = "the projected vector" }
 
+-- Templates of a head: its functions, the call of one, what the header says of results, and checks of arguments.
+local PARTS = { "text", "call", "field", "size", "check" }
+local KINDS = {
+  head = { text = "whole_head.c.in", call = "whole_head_call.c.in", field = "whole_head_field.h.in",
+           size = "whole_head_size.h.in" },
+  probe = { text = "whole_probe.c.in", call = "whole_probe_call.c.in", field = "whole_head_field.h.in",
+            size = "whole_head_size.h.in" },
+  asked = { text = "whole_asked.c.in", call = "whole_head_call.c.in", field = "whole_asked_field.h.in",
+            check = "whole_asked_check.c.in" },
+}
+
 local function add_head(values, embeddings)
-  local head = embeddings.output_head
-  if not head then
-    for _, name in ipairs { "head_text", "head_call", "head_field", "head_size" } do values[name] = "" end
-    return
+  local head, kind = embeddings.output_head, {}
+  if head then
+    kind = KINDS[head.probe and "probe" or head.rows == "asked" and "asked" or "head"]
+    values.head, values.head_number, values.head_steps = head.name, tostring(head.number), tostring(head.steps)
+    values.head_id = tostring(head.id)
+    values.head_rows = part(values, TAKEN[head.rows], ("whole_head_%s.c.in"):format(head.rows))
+    values.head_take = kind == KINDS.asked and "asked" or head.name
+    values.head_is, values.head_count = SIZES[head.name], tostring(head.count)
+    values.head_said = head.said and model_text.plain(head.said) or SAID[head.name]
+    local count = embeddings.inputs and values.NAME .. "_ROWS" or "length"
+    values.head_each = head.rows == "all" and ("[%s]"):format(count) or ""
   end
-  values.head, values.head_number, values.head_steps = head.name, tostring(head.number), tostring(head.steps)
-  values.head_id = tostring(head.id)
-  values.head_rows = part(values, TAKEN[head.rows], ("whole_head_%s.c.in"):format(head.rows))
-  values.head_text = template.some("whole_head.c.in", values)
-  values.head_call = template.some("whole_head_call.c.in", values)
-  values.head_is, values.head_count = SIZES[head.name], tostring(head.count)
-  values.head_said = head.said and model_text.plain(head.said) or SAID[head.name]
-  local count = embeddings.inputs and values.NAME .. "_ROWS" or "length"
-  values.head_each = head.rows == "all" and ("[%s]"):format(count) or ""
-  values.head_size = template.some("whole_head_size.h.in", values)
-  values.head_field = template.some("whole_head_field.h.in", values)
+  for _, name in ipairs(PARTS) do values["head_" .. name] = part(values, kind[name], kind[name]) end
 end
 
 -- What only decoders have, or only encoders.

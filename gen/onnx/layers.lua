@@ -4,7 +4,7 @@
 --     graph     of gen/onnx/file.lua
 --     given     { key = text } of the command line
 --     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why =, node = of the file
---               that a Softmax is within, or nil }, in their order
+--               that a Softmax is within, or nil, softmax = its node or nil }, in their order
 --     find      { graph: with bodies in the place of their nodes; elements, with the axes of all values; few(),
 --               shorter(), longer() and single() -> the same with other rows, where the graph leaves them open }
 --   longer(graph, given) -> shapes in runs of other lengths
@@ -198,7 +198,7 @@ function M.of(graph, given)
     if node.op == "Softmax" and node.domain == "" then
       local layer, why = graph_indices.attempt(read, find, node, given)
       found[#found + 1] = layer
-      if not layer then left[#left + 1] = { name = node.name, why = why, node = node.within } end
+      if not layer then left[#left + 1] = { name = node.name, why = why, node = node.within, softmax = node } end
       elements:forget()
     end
   end

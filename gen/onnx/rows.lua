@@ -4,6 +4,7 @@
 --   run(find) -> what meanings of operators get first, of gen/onnx/values.lua
 --   drawn(run, number, count, width, sizes) -> an array of so many drawn rows of several sizes, or of these
 --   origin(find, value)      the first value with the same numbers in the same order
+--   is_output(find, value)   whether the graph returns such a first value, under any of its names
 --   readers(find, value) -> { node, .. } that compute with these numbers, under any of its names
 --   vector(find, value, width) -> the numbers of a constant row, or nil
 --   sums(find, value) -> { other = value, out = value, row = numbers or nil } of each Add of a value and another that
@@ -49,7 +50,20 @@ function M.run(find)
     values.Run)
 end
 
-local function keeps(node) return node and node.domain == "" and same[node.op] end
+-- Values that are known as integers; casts to these types, as ONNX numbers them, take the fractions of others.
+local integers = { I8 = true, I16 = true, I32 = true, I64 = true, U8 = true, U16 = true, U32 = true, U64 = true,
+                   bool = true }
+local to_integers = { [2] = true, [3] = true, [4] = true, [5] = true, [6] = true, [7] = true, [9] = true, [12] = true,
+                      [13] = true }
+
+local function is_cast_to_integers(node) return node and node.op == "Cast" and to_integers[node.attributes.to] end
+
+local function keeps(find, node)
+  if not node or node.domain ~= "" or not same[node.op] then return false end
+  local value, graph = node.inputs[1], find.graph
+  return not is_cast_to_integers(node) or integers[(graph.values[value] or {}).type] or
+    is_cast_to_integers(graph.makers[value]) or false
+end
 
 function M.drawn(run, number, count, width, sizes)
   return run.arrays.drawn(number, count, width, 1, sizes or SIZES)
@@ -58,10 +72,17 @@ end
 function M.origin(find, value)
   for _ = 1, HOPS do
     local node = find.graph.makers[value]
-    if not keeps(node) or node.outputs[1] ~= value then break end
+    if not keeps(find, node) or node.outputs[1] ~= value then break end
     value = node.inputs[1]
   end
   return value
+end
+
+function M.is_output(find, value)
+  for name in pairs(find.graph.outputs) do
+    if M.origin(find, name) == value then return true end
+  end
+  return false
 end
 
 function M.readers(find, value)
@@ -69,7 +90,7 @@ function M.readers(find, value)
   while #waiting > 0 do
     local name = table.remove(waiting)
     for _, node in ipairs(find.graph.users[name] or {}) do
-      if keeps(node) and node.inputs[1] == name then waiting[#waiting + 1] = node.outputs[1]
+      if keeps(find, node) and node.inputs[1] == name then waiting[#waiting + 1] = node.outputs[1]
       elseif not of_shapes[node.op] then all[#all + 1] = node end
     end
   end

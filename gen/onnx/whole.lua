@@ -6,7 +6,7 @@
 --     all     layers of gen/onnx/operators.lua, which get further keys and weights
 --     made    { ids = of gen/onnx/whole_ids.lua, or pixels = of gen/onnx/whole_pixels.lua, last = norm or nil, rows =
 --               the value with the last rows, head = of gen/onnx/whole_head.lua or nil, left = what is left out:
---               other outputs, and inputs of positions }
+--               other outputs, what is behind the head, and inputs of positions }
 
 local graph_norms = require "onnx.norms"
 local indices = require "onnx.indices"
@@ -17,6 +17,7 @@ local whole_ids = require "onnx.whole_ids"
 local whole_layers = require "onnx.whole_layers"
 local whole_outputs = require "onnx.whole_outputs"
 local whole_pixels = require "onnx.whole_pixels"
+local whole_tail = require "onnx.whole_tail"
 local wording = require "base.wording"
 
 local M = {}
@@ -51,19 +52,11 @@ local function named(find, what, read, ...)
   return made
 end
 
--- Whether the graph returns a value, under any of its names.
-local function is_output(find, value)
-  for name in pairs(find.graph.outputs) do
-    if rows.origin(find, name) == value then return true end
-  end
-  return false
-end
-
 -- The norm behind the last layer, or nil where there is none, or where the graph returns the rows before it alone.
 local function last_norm(find, made)
   local norm, several = rows.norm_of(find, made.to)
-  if several and not is_output(find, made.to) then refuse("%s has several", wording.short(made.to)) end
-  if not norm or is_output(find, made.to) and not is_output(find, norm.out) then return nil end
+  if several and not rows.is_output(find, made.to) then refuse("%s has several", wording.short(made.to)) end
+  if not norm or rows.is_output(find, made.to) and not rows.is_output(find, norm.out) then return nil end
   local shape = find.elements.shapes[made.to]
   return whole_layers.proved_norm(find, made.to, norm, shape[#shape])
 end
@@ -73,6 +66,46 @@ local function sorted(names)
   for name in pairs(names) do list[#list + 1] = name end
   table.sort(list)
   return list
+end
+
+-- The head: of the first output that is one, or of several that are its columns, or else of the first output that is
+-- made of one alone.
+local function head_of(find, whole, names)
+  local head
+  for _, name in ipairs(names) do head = head or whole_head.of(find, whole, name, name) end
+  head = head or whole_head.of_columns(find, whole, names)
+  for _, name in ipairs(names) do
+    local from, behind = whole_tail.before(find, name)
+    head = head or behind[1] and whole_head.of(find, whole, from, name) or nil
+  end
+  return head
+end
+
+-- What is behind the head before an output, in words.
+local function told(behind, of, output)
+  local nodes = {}
+  for i = #behind, 1, -1 do
+    nodes[#nodes + 1], of = wording.short(behind[i].node.name), behind[i].words:format(of)
+  end
+  return ("%s (%s %s before output %s), which stays with the caller"):format(of, nodes[2] and "nodes" or "node",
+    table.concat(nodes, " and "), wording.short(output))
+end
+
+local function read_outputs(find, whole)
+  local names, left = {}, whole.left
+  for _, name in ipairs(sorted(find.graph.outputs)) do
+    if rows.origin(find, name) ~= whole.rows then names[#names + 1] = name end
+  end
+  whole.head = head_of(find, whole, names)
+  for _, name in ipairs(names) do
+    local from, behind = whole_tail.before(find, name)
+    if whole.head and rows.origin(find, from) == whole.head.value then
+      left[#left + 1] = behind[1] and told(behind, "args." .. whole.head.name, name)
+    elseif not (whole.head and whole.head.outputs and whole.head.outputs[name]) then
+      local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole, name)) or ""
+      left[#left + 1] = "output " .. wording.short(name) .. words
+    end
+  end
 end
 
 function M.of(find, all)
@@ -96,15 +129,7 @@ function M.of(find, all)
       for _, key in ipairs { "kv_len=true", "q_len=true" } do layer.keys[#layer.keys + 1] = key end
     end
   end
-  for _, name in ipairs(sorted(find.graph.outputs)) do
-    local is_rows = rows.origin(find, name) == whole.rows
-    local head = not is_rows and not whole.head and whole_head.of(find, whole, name)
-    whole.head = whole.head or head or nil
-    if not is_rows and not head then
-      local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole, name)) or ""
-      whole.left[#whole.left + 1] = "output " .. wording.short(name) .. words
-    end
-  end
+  read_outputs(find, whole)
   for _, name in ipairs(find.graph.inputs) do
     if find.elements.given(name, 0) then
       whole.left[#whole.left + 1] = ("input %s (row i has position i)"):format(wording.short(name))

@@ -1,13 +1,20 @@
 -- The head of an encoder in an ONNX graph: one or two products behind what is taken of the last rows, with an
--- activation between them. It is proposed by the nodes, and then proved on drawn numbers.
+-- activation between them, and perhaps a norm in front of each. It is proposed by the nodes, and then proved on drawn
+-- numbers.
 --
---   of(find, whole, output) -> head, or nil where the output is made in another way
+--   of(find, whole, value, output) -> head, or nil where the value is made in another way
+--   of_columns(find, whole, names) -> the same with outputs = { name = true }, where some of these outputs are the
+--                                     columns of one product
 --     whole      of gen/onnx/whole.lua
---     head       { name = logits or embedding, rows = first, mean or all, said = words about the result, steps = {
---                { matrix = of gen/onnx/proposal.lua, bias = numbers or nil, act = or nil, depth, width } .. } }
+--     output     of the graph, which is the value or made of it alone
+--     head       { value = of the graph, name = logits or embedding, said = words about the result, steps = list,
+--                rows = first, mean, all or asked }
+--     step       { matrix = of gen/onnx/proposal.lua, product = of gen/onnx/products.lua, depth, width }, and where it
+--                has them norm = of gen/onnx/whole_layers.lua, bias = numbers, act
 
 local indices = require "onnx.indices"
 local meanings = require "onnx.meanings_of_layers"
+local options = require "options.init"
 local proposal = require "onnx.proposal"
 local rows = require "onnx.rows"
 local values = require "onnx.values"
@@ -36,7 +43,7 @@ end
 -- What a product with its bias is, once it is proved.
 local function proved(find, found)
   local product = found.product
-  local step = { matrix = proposal.matrix_of(product), bias = found.bias, depth = product.width,
+  local step = { product = product, matrix = proposal.matrix_of(product), bias = found.bias, depth = product.width,
                  width = product.columns }
   whole_layers.prove(find, { product.x }, found.out, function(run, x)
     local y = run:product(x, whole_layers.numbers_of(find, run, step.matrix))
@@ -53,23 +60,93 @@ local function check_large(find, h, y, act)
   if why then refuse("%s", why) end
 end
 
-local function head_of(find, whole, output)
+-- What is taken of the rows as the input of a product, perhaps behind a norm of it, which the product's step gets; or
+-- nil and what is not taken.
+local function taken_by(find, whole, step, x)
   local function taken(value) return value == whole.rows and "all" or whole_outputs.taken(find, whole, value) end
-  local last = rows.projection(find, output) or refuse("no product makes it")
-  local steps, from = { proved(find, last) }, origin(find, last.product.x)
-  local kind = taken(from)
+  local from = origin(find, x)
+  local kind, norm = taken(from), find.row_norms[from]
+  if kind or not norm or norm.kind == "l2" then return kind, from end
+  local before = origin(find, norm.x)
+  step.norm = whole_layers.proved_norm(find, before, setmetatable({ out = from }, { __index = norm }), step.depth)
+  return taken(before), before
+end
+
+local MOST = options.list.y_width.max
+
+-- Whether a head gives scores of all ids in each row, behind another product. Other products have as many columns as a
+-- kernel.
+local function is_of_words(whole, kind, steps)
+  local is_it = steps[2] and kind == "all" and whole.ids and steps[2].width == whole.ids.words.rows
+  for i = 1, is_it and 1 or #steps do
+    if steps[i].width > MOST then refuse("it has more than %d columns", MOST) end
+  end
+  return is_it
+end
+
+local function head_of(find, whole, value, output)
+  local last = rows.projection(find, value) or refuse("no product makes it")
+  local steps = { proved(find, last) }
+  local kind, from = taken_by(find, whole, steps[1], last.product.x)
   if not kind then
     local first = product_before(find, from) or refuse("nothing is taken of the rows")
     table.insert(steps, 1, proved(find, first))
     steps[1].act = whole_layers.activation_of(find, { first }, from, { { first } }, steps[1].width)
     check_large(find, first.out, from, steps[1].act)
-    kind = taken(origin(find, first.product.x))
+    kind = taken_by(find, whole, steps[1], first.product.x)
   end
   if not kind then refuse("nothing is taken of the rows") end
-  return { name = output:lower():find "embed" and "embedding" or "logits", rows = kind, steps = steps,
-           said = ("output %s of the graph"):format(wording.short(output)) }
+  kind = is_of_words(whole, kind, steps) and "asked" or kind
+  return { value = origin(find, value), rows = kind, steps = steps,
+           name = kind ~= "asked" and output:lower():find "embed" and "embedding" or "logits",
+           said = (value == output and "output %s of the graph" or "what makes output %s of the graph")
+             :format(wording.short(output)) }
 end
 
 function M.of(...) return (indices.attempt(head_of, ...)) end
+
+-- Which column of a product a value is, from 0; or nil.
+local function column_of(find, product, value)
+  for column = 0, product.columns - 1 do
+    local is_it = indices.attempt(function()
+      whole_layers.prove(find, { product.out }, value, function(run, x)
+        return run:moved(x, { x.shape[1], 1 }, { product.columns, 1 }, column)
+      end)
+      return true
+    end)
+    if is_it then return column end
+  end
+end
+
+-- The names of the outputs that are the columns of a product, in their order; or nil.
+local function columns_of(find, product, names)
+  local columns = {}
+  for _, name in ipairs(#names == product.columns and names or {}) do
+    local column = column_of(find, product, name)
+    if not column or columns[column + 1] then return nil end
+    columns[column + 1] = name
+  end
+  return #names == product.columns and columns or nil
+end
+
+function M.of_columns(find, whole, names)
+  local groups, list = {}, {}
+  for _, name in ipairs(names) do
+    local found = indices.attempt(product_before, find, name)
+    local of = found and (groups[found.out] or { out = found.out, columns = found.product.columns, names = {} })
+    if of and not groups[of.out] then groups[of.out], list[#list + 1] = of, of end
+    if of then of.names[#of.names + 1] = name end
+  end
+  for _, product in ipairs(list) do
+    local columns = columns_of(find, product, product.names)
+    local head = columns and M.of(find, whole, product.out, columns[1])
+    if head then
+      head.outputs, head.said = {}, {}
+      for i, name in ipairs(columns) do head.outputs[name], head.said[i] = true, wording.short(name) end
+      head.said = ("outputs %s of the graph"):format(table.concat(head.said, " and "))
+      return head
+    end
+  end
+end
 
 return M

@@ -39,7 +39,8 @@ class Args(ctypes.Structure):
     _fields_ = [("ids", ctypes.c_void_p), ("types", ctypes.c_void_p), ("length", ctypes.c_int),
                 ("packed", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("pool", ctypes.c_void_p),
                 ("rows", ctypes.c_void_p), ("mean", ctypes.c_void_p),
-                ("result", ctypes.c_void_p)]  # of a head, where the model has one
+                # of a head, where the model has one: its result, or rows that are asked for and theirs
+                ("result", ctypes.c_void_p), ("asked_count", ctypes.c_int), ("logits", ctypes.c_void_p)]
 
 
 def drawn(name):

@@ -34,6 +34,7 @@ MODELS = {
     "siglip_text_model": ("siglip_text_model", "SiglipTextModel", {**TEXT, "projection_size": 20}, "pooler_output"),
     "clip_vision_model": ("clip_vision_model", "CLIPVisionModelWithProjection", {**IMAGE, "projection_dim": 20},
                           "image_embeds"),
+    "siglip_vision_model": ("siglip_vision_model", "SiglipVisionModel", IMAGE, "pooler_output"),
     "vit": ("vit", "ViTForImageClassification", IMAGE, "logits"),
     "deit": ("deit", "DeiTForImageClassification", IMAGE, "logits"),
     "deit, taught": ("deit", "DeiTForImageClassificationWithTeacher", IMAGE, "logits"),
@@ -127,20 +128,22 @@ def test_lengths_and_number_types(tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("part, names", [("text", "text_embeds"), ("vision", "image_embeds")])
-def test_parts_of_clip(part, names, tmp_path):
-    """A folder of both towers has the heads of both outside of them."""
-    model = written("clip", "CLIPModel", tmp_path / "model", text_config=CLIP, projection_dim=20,
-                    vision_config={**IMAGE, "projection_dim": 20})
+@pytest.mark.parametrize("kind, part", [("clip", "text"), ("clip", "vision"), ("siglip", "vision")])
+def test_parts(kind, part, tmp_path):
+    """A folder of both towers of CLIP has the heads of both outside of them."""
+    sizes = {"projection_dim": 20} if kind == "clip" else {}
+    model = written(kind, {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind], tmp_path / "model",
+                    text_config={**CLIP, "projection_size": 40}, vision_config={**IMAGE, **sizes}, **sizes)
     keys = ["--only", part, "isa=scalar", *(["seq=24"] if part == "text" else [])]
     whole = Headed(tmp_path / "model", tmp_path / "out", *keys)
-    name = f"clip_{part}_model"
+    name = f"{kind}_{part}_model"
     x = draw(name, 9)
     made = (model.get_text_features if part == "text" else model.get_image_features)(x)
     right = made if torch.is_tensor(made) else made.pooler_output
     status, found, _ = whole.run(x)
     assert status == 0 and (found[:1] - right).abs().max() <= 1e-4 * right.abs().max()
-    assert f"{part}_projection" not in whole.text.split("left out")[-1] and "LABELS" not in whole.sizes
+    assert "LABELS" not in whole.sizes
+    assert all(head not in whole.text.split("left out")[-1] for head in (f"{part}_projection", f"{part}_model.head"))
 
 
 def test_without_a_head(tmp_path):
