@@ -96,6 +96,18 @@ local function swin(c) return swin_stacks(c, always {}) end
 
 local function swinv2(c) return swin_stacks(c, k.swinv2, shapes.SCALES) end
 
+local GEMMA_4 = { stack("layers.%d.self_attn", O_PROJ, joined(k.gemma4, window(k.gemma4_slides), k.rms), {
+  more = GAINS }) }
+local OF_CALLER = { "^v_proj%.weight$" }
+local OF_GEMMA_4 = "final_logit_softcapping full_attention sliding_attention attention_k_eq_v " ..
+  "num_global_key_value_heads global_head_dim partial_rotary_factor"
+
+local function gemma4(rows)
+  return sizes(2304, 8, 30, { num_key_value_heads = 4, head_dim = 256, sliding_window = rows, rope_parameters = {
+    full_attention = { rope_type = "proportional", partial_rotary_factor = 0.25, rope_theta = 1e6 },
+    sliding_attention = { rope_theta = 1e4 } } })
+end
+
 -- Of positions in two dimensions, which are plain ones in texts.
 local MROPE = "mrope_section mrope_interleaved "
 
@@ -228,19 +240,15 @@ M.rows = {
     { within = { "vision_config" }, of = "siglip_vision_model",
       before = { "vision_tower.vision_model.", "vision_tower." } } } },
   { types = { "gemma3n_text" }, stacks = { stack("layers.%d.self_attn", O_PROJ,
-    joined(k.gemma3n, window(k.whole_each(5)), k.rms), { more = GAINS }) }, beside = { "^v_proj%.weight$" },
+    joined(k.gemma3n, window(k.whole_each(5)), k.rms), { more = GAINS }) }, beside = OF_CALLER,
     harmless = "final_logit_softcapping rope_theta rope_local_base_freq rope_scaling altup_coef_clip " ..
       "altup_correct_scale full_attention sliding_attention",
     defaults = sizes(2048, 8, 35, { num_key_value_heads = 2, head_dim = 256, sliding_window = 512,
                                     num_kv_shared_layers = 15 }) },
   { types = { "gemma3n" }, parts = { { within = { "text_config" }, of = "gemma3n_text", before = MULTIMODAL } } },
-  { types = { "gemma4_text" }, stacks = { stack("layers.%d.self_attn", O_PROJ,
-    joined(k.gemma4, window(k.gemma4_slides), k.rms), { more = GAINS }) }, beside = { "^v_proj%.weight$" },
-    harmless = "final_logit_softcapping full_attention sliding_attention attention_k_eq_v " ..
-      "num_global_key_value_heads global_head_dim partial_rotary_factor",
-    defaults = sizes(2304, 8, 30, { num_key_value_heads = 4, head_dim = 256, sliding_window = 512, rope_parameters = {
-      full_attention = { rope_type = "proportional", partial_rotary_factor = 0.25, rope_theta = 1e6 },
-      sliding_attention = { rope_theta = 1e4 } } }) },
+  { types = { "gemma4_text" }, stacks = GEMMA_4, beside = OF_CALLER, harmless = OF_GEMMA_4, defaults = gemma4(512) },
+  { types = { "gemma4_unified_text" }, stacks = GEMMA_4, beside = OF_CALLER, harmless = OF_GEMMA_4,
+    defaults = gemma4(1024) },
   { types = { "gemma4" }, parts = { { within = { "text_config" }, of = "gemma4_text", before = MULTIMODAL } } },
   { types = { "gemma2" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.even), k.scalar, k.softcapped)),
     harmless = "final_logit_softcapping sliding_window_size",

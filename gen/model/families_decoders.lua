@@ -49,6 +49,7 @@ return {
   { types = { "vaultgemma" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.even), k.scalar, k.softcapped)),
     harmless = "final_logit_softcapping",
     defaults = { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096, attn_logit_softcapping = 50 } },
+  { types = { "nanochat" }, stacks = decoder(O_PROJ, d.turned_back), harmless = "final_logit_softcapping" },
   { types = { "arcee" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS },
   { types = { "jais2" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS },
   { types = { "seed_oss" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS,

@@ -165,6 +165,10 @@ return {
       before = { "pixel_level_module.encoder.model.", "pixel_level_module.encoder." } },
     { within = { "decoder_config" }, row = MASKS, before = "transformer_module." } },
     harmless = "mask_feature_size mask_weight num_attention_heads" },
+  { types = { "sam3_lite_text_text_model" }, stacks = { stack("layers.%d.self_attn", OUT_PROJ, PADDED, {
+    has = function(c, i) -- the first and the last layer may be convolutions
+      return not c:flag("use_repmixer_blocks", true) or i > 0 and i < c:int "num_hidden_layers" - 1
+    end }) }, defaults = sizes(512, 8, 12), harmless = "repmixer_kernel_size layer_scale_init_value" },
   { types = { "bridgetower_text_model" }, stacks = { stack(AT_BERT, BERT, shapes.bert) }, beside = OWN_NORM,
     defaults = sizes(768, 12, 12) },
   { types = { "bridgetower_vision_model" }, defaults = { hidden_size = 768, num_hidden_layers = 12 },

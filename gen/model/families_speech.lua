@@ -47,6 +47,13 @@ local function texts_alone()
            of("decoder", "cross_attention", joined(CROSS, PADDED)) }
 end
 
+-- One of three models, each of which writes what the next one reads.
+local function bark(name, keys)
+  return { within = { name .. "_config" }, before = name .. ".", row = { biases = biases.bark, beside = { "^bias$" },
+    stacks = { stack("layers.%d.attn", { "att_proj", "out_proj" }, keys, { layers = "num_layers", h = "num_heads" }) },
+    defaults = { num_layers = 12, num_heads = 12, hidden_size = 768 } } }
+end
+
 local VOXTRAL = decoder(O_PROJ, joined(rope "half", k.windows))
 
 return {
@@ -77,6 +84,8 @@ return {
   { types = { "pocket_tts_audio_tokenizer" }, stacks = { half "encoder", half "decoder" },
     defaults = sizes(512, 8, 2, { num_key_value_heads = 8, sliding_window = 250 }),
     harmless = "norm_eps layer_scale_initial_scale use_causal_conv" },
+  { types = { "bark" }, parts = {
+    bark("semantic", CAUSAL_ALWAYS), bark("coarse_acoustics", CAUSAL_ALWAYS), bark("fine_acoustics", PADDED) } },
   { types = { "canary_decoder" }, stacks = written("layers.%d.", O_PROJ, "self_attn", "encoder_attn"),
     defaults = sizes(1024, 8, 8, {
     num_key_value_heads = 8, head_dim = 128 }) },

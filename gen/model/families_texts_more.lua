@@ -169,6 +169,9 @@ return {
   { types = { "t5gemma" }, parts = {
     { within = { "encoder" }, of = "t5_gemma_module", before = "encoder." },
     { within = { "decoder" }, of = "t5_gemma_module", before = "decoder." } } },
+  { types = { "embedding_gemma2_text" }, stacks = { stack("layers.%d.self_attn", O_PROJ, t.embedding_gemma2, {
+    more = GAINS }) }, beside = { "^v_proj%." }, harmless = "full_attention sliding_attention",
+    defaults = shapes.sizes(512, 4, 24, { num_key_value_heads = 2, head_dim = 256, sliding_window = 512 }) },
   { types = { "t5gemma2_text" }, inner = true, stacks = { stack("layers.%d.self_attn", O_PROJ,
     joined(t.t5gemma2, k.scalar, k.rms), { more = shapes.GAINS_LESS_1 }) },
     harmless = "attn_logit_softcapping final_logit_softcapping rope_theta rope_local_base_freq rope_scaling " ..

@@ -31,6 +31,7 @@ local M = {
   ernie4_5 = of { "use_bias", false }, ernie4_5_moe = of { "use_bias", false },
   jais2 = of { "attention_bias", true },
   big_bird = of({ "use_bias", true }, true), vit_mae = of({ "qkv_bias", true }, true),
+  bark = of { "bias", true },
   codegen = of(false), gpt_neox_japanese = of(false), recurrent_gemma = of({ "attention_bias", false }, true),
   mimo_v2_flash = of({ "attention_bias", false }, false), openai_privacy_filter = of { "attention_bias", true },
   ernie4_5_vl_moe_text = of { "use_bias", false }, paddleocr_vl_text = of { "use_bias", false },
@@ -57,7 +58,7 @@ for name in ("modernbert moonshine llama llama4_text smollm3 granite gemma gemma
              "bamba falcon_h1 eurobert csm_depth_decoder_model csm cohere2_moe flint granite_swa granitemoe_swa " ..
              "lara_mini olmo_hybrid modernbert-decoder ultrabert esmc t5_gemma_module t5gemma2_text " ..
              "aria_text qwen3_vl_moe_text emu3_text_model granite_docling_text " ..
-             "cosmos3_edge_text"):gmatch "%S+" do
+             "cosmos3_edge_text nanochat embedding_gemma2_text gemma4_unified_text"):gmatch "%S+" do
   M[name] = of { "attention_bias", false }
 end
 

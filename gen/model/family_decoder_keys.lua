@@ -56,6 +56,23 @@ function M.minimax_m2(c, _, sizes)
   return keys
 end
 
+-- Angles that grow the other way round, which norms without gains follow; they undo a factor of the tables.
+function M.turned_back(c, i, sizes)
+  local keys = k.rope "half"(c, i, sizes)
+  local scaling = keys.scaling
+  keys.scaling = function(theta, pairs)
+    local found = scaling and scaling(theta, pairs)
+    return { factor = 1, back = true, divide = function(turns, places)
+      local back = {}
+      for pair, turn in ipairs(found and found.divide and found.divide(turns, places) or turns) do
+        back[pair] = -turn
+      end
+      return back
+    end }
+  end
+  return k.joined(k.always(keys), k.rms)(c)
+end
+
 function M.norm_eps(c) return { qk_norm = "rms", norm_eps = c:positive("norm_eps", 1e-5) } end
 
 function M.multiplier(c, _, sizes) return { scale = c:positive("attention_multiplier", sizes.dk ^ -0.5) } end

@@ -279,15 +279,16 @@ function M.gemma3n(c, i, sizes)
 end
 
 -- The width of a head and how many there are of keys, in a layer that sees all keys: of per_layer_config, or of the
--- fields of older configs.
-local function whole_sizes(c, i, sizes)
+-- fields of older configs. h_kv: how many these are without a field, or nil where attention_k_eq_v decides.
+function M.whole_sizes(c, i, sizes, h_kv)
   local all = c:object "per_layer_config"
   local own
   for digits = 1, 3 do own = own or all and all:object(("%0" .. digits .. "d"):format(i)) end
   if own then return own:int("head_dim", sizes.dk), own:int("num_key_value_heads", sizes.h_kv) end
   if all then return sizes.dk, sizes.h_kv end
+  local own_h_kv = h_kv or c:flag("attention_k_eq_v", false)
   return c:int("global_head_dim", 512),
-    c:flag("attention_k_eq_v", false) and c:int("num_global_key_value_heads", sizes.h_kv) or sizes.h_kv
+    own_h_kv and c:int("num_global_key_value_heads", h_kv or sizes.h_kv) or sizes.h_kv
 end
 
 local function is_last(i, c) return i == c:int "num_hidden_layers" - 1 end
@@ -298,7 +299,7 @@ function M.gemma4(c, i, sizes)
   local kind = kind_of(c, i, not M.gemma4_slides(i, c))
   if is_last(i, c) and kind ~= "full_attention" then c:fail("layer_types", "the last must be full_attention") end
   local whole, dk, h_kv = kind == "full_attention", sizes.dk, sizes.h_kv
-  if whole then dk, h_kv = whole_sizes(c, i, sizes) end
+  if whole then dk, h_kv = M.whole_sizes(c, i, sizes) end
   if c:word("use_bidirectional_attention", "vision") ~= "vision" then
     c:fail("use_bidirectional_attention", "is not supported")
   end

@@ -187,6 +187,19 @@ function M.t5gemma2(c, i, sizes)
   return keys
 end
 
+-- Gemma 4's layers, in both directions: values have a norm, so they are the caller's. Windows are a radius.
+function M.embedding_gemma2_slides(i, c) return (i + 1) % 6 ~= 0 and i < c:int "num_hidden_layers" - 1 end
+
+function M.embedding_gemma2(c, i, sizes)
+  local whole = k.kind_of(c, i, not M.embedding_gemma2_slides(i, c)) == "full_attention"
+  local keys = { attention = "cross", project = "qko", scale = 1, kv_len = true }
+  if whole then keys.dk, keys.h_kv = k.whole_sizes(c, i, sizes, 1) end
+  local turned = k.turned(c, { dk = keys.dk or sizes.dk }, {
+    kind = "half", layers = whole and "full_attention" or "sliding_attention", theta = whole and 1e6 or 1e4,
+    theta_of = {} })
+  return joined(always(keys), always(turned), k.rms, whole and always {} or M.both_sides)(c, i, sizes)
+end
+
 -- Whether a list has a number; without one, whether it has any.
 function M.is_in(list, number)
   for _, value in ipairs(list) do

@@ -26,11 +26,16 @@ end
 
 -- What the scaling of rope makes of its angles, or nil; and the factor of its tables, or nil. It goes into the scale,
 -- for Q and K have it both, but where rope turns a part of a head. Angles that a run gives have all of that.
-local function take_scaling(keys, rope_at)
+local function take_scaling(c, keys, rope_at)
   local dims = keys.rope_dims or keys.dk
   local scaling = keys.scaling and keys.scaling(keys.rope_theta, dims // 2)
   keys.scaling = nil
-  if rope_at == "run" then return nil end
+  if rope_at == "run" then
+    if scaling and scaling.back then
+      c:fail("model_type", "turns back: with rope_at=run sines would have the other sign; leave rope_at out")
+    end
+    return nil
+  end
   if not scaling or scaling.factor == 1 then return scaling and scaling.divide end
   if dims ~= keys.dk then return scaling.divide, scaling.factor end
   keys.scale = (keys.scale or keys.dk ^ -0.5) * scaling.factor ^ 2
@@ -59,7 +64,7 @@ local function keys_of(c, stack, i, around, rope_at)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
   for key, value in pairs(around) do keys[key] = value end
   local own = { limit = keys.limit, angles = rope_at ~= "run" and keys.angles or nil }
-  own.divide, own.rope_factor = take_scaling(keys, rope_at)
+  own.divide, own.rope_factor = take_scaling(c, keys, rope_at)
   keys.limit, keys.angles = nil, nil
   return M.key_list(keys), own
 end

@@ -20,9 +20,12 @@ M.transformers = {
     "fastspeech2_conformer funnel nemotron_asr_streaming nemotron_asr_streaming_encoder parakeet_ctc " ..
     "parakeet_encoder parakeet_rnnt parakeet_tdt xlnet" },
   { "a product of queries and vectors of distances (Shaw)",
-    "granite_speech5_ctc granite_speech5_encoder granite_speech_encoder granite_speech_plus_encoder speecht5 vits" },
+    "bros granite_speech5_ctc granite_speech5_encoder granite_speech_encoder granite_speech_plus_encoder " ..
+    "speecht5 vits" },
   { "products of contents and positions, gathered by distance (DeBERTa)", "deberta deberta-v2 sew-d" },
   { "a bias by distance that queries gate", "wavlm" },
+  { "scores of a text and of its layout, summed", "lilt" },
+  { "batch norms of Q, K and V", "levit" },
   { "relative positions in two dimensions that are products of queries", "seggpt vitdet" },
   { "convolutions or pooling around Q, K and V",
     "convbert cvt glpn hiera pvt pvt_v2 segformer squeezebert zaya" },

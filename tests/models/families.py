@@ -6,6 +6,7 @@ import families_composites
 import families_texts
 import images
 import masks
+import proposed
 import scenes
 import sounds
 import speech
@@ -253,11 +254,11 @@ WITHOUT_CACHE = {"owlvit", "owlv2", "metaclip_2", "clipseg", "openai-gpt", "swit
                  *families_texts.WITHOUT_CACHE, *families_composites.WITHOUT_CACHE}
 ROWS_FIRST, SINGLE = families_texts.ROWS_FIRST, families_texts.SINGLE
 LAST_ROWS_FIRST = ROWS_FIRST | axial.LAST_ROWS_FIRST
-for more in (images, scenes, sounds, axial, speech, masks):
+for more in (images, scenes, sounds, axial, speech, masks, proposed):
     INPUTS |= more.INPUTS
     BUILT_BY |= more.BUILT_BY
     PARTS += more.PARTS
     OF_TWO |= more.OF_TWO
     WITHOUT_CACHE |= more.WITHOUT_CACHE
 FAMILIES = DECODERS + ENCODERS + LLAVAS + families_texts.FAMILIES + families_composites.COMPOSITES + images.ROWS + \
-    scenes.ROWS + sounds.ROWS + axial.ROWS + speech.ROWS + masks.ROWS
+    scenes.ROWS + sounds.ROWS + axial.ROWS + speech.ROWS + masks.ROWS + proposed.ROWS

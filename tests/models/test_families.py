@@ -106,6 +106,8 @@ REFUSED = [
      "gnn_layers_types: element 1 is not known"),
     ("florence_vision", dict(depths=[1], num_heads=[2, 2], embed_dim=[D]), dict(
         at="blocks.0.0.spatial_block.window_attn", maps="qkv proj", rows=dict(qkv=3 * D)), "depths: has 1 numbers"),
+    ("gemma4_unified_text", dict(use_bidirectional_attention="all", num_hidden_layers=1, layer_types=[
+        "full_attention"], per_layer_config={}), dict(gains=GAINS), "use_bidirectional_attention: is not supported"),
     ("blt", dict(encoder_config={}), {}, "global_config: is missing"),
     ("sam3_vision_model", {}, {}, "backbone_config: is missing"),
 ]
@@ -188,3 +190,11 @@ def test_images_of_another_size(tmp_path):
     path = model(tmp_path / "other", "llama", {})
     assert "--image is made with --whole, or of layers whose angles" in refused(
         tmp_path, "model", path, "isa=scalar", "seq=4", "--image", "32")
+
+
+def test_angles_that_turn_back(tmp_path):
+    """Those of a run would be the model's own, whose sines a kernel takes with the other sign."""
+    path = model(tmp_path / "model", "nanochat", {})
+    run(MHAGEN, "model", path, "isa=scalar", "seq=4", "rope_tables=apart", "-o", tmp_path / "out")
+    assert "model_type: turns back: with rope_at=run sines would have the other sign; leave rope_at out" in refused(
+        tmp_path, "model", path, "isa=scalar", "seq=4", "rope_at=run")
