@@ -50,7 +50,7 @@ function M.pack(of, add)
     local made = host.narrowed(memory, of.type, of.part.width)
     memory:free()
     if not made then
-      tensors.fail(of.part.tensor, "has numbers that are too large for %s, or are none; --embeddings takes other types",
+      tensors.fail(of.part.tensor, "has numbers that are too large for %s, or NaN; --embeddings takes other types",
         of.type)
     end
     add(made)

@@ -258,10 +258,10 @@ def test_refusals(llama, tmp_path):
     words[5, 3] = 65520
     large = stored(llama, tmp_path / "large", lambda x: words)
     keys = "isa=scalar", "seq=1", "seq_kv=8"
-    lost = "tensor embed_tokens.weight: has numbers that are too large for f16, or are none; --embeddings takes other"
+    lost = "tensor embed_tokens.weight: has numbers that are too large for f16, or NaN; --embeddings takes other"
     expect_refusal(large, tmp_path / "out", lost, *keys, "--embeddings", "f16")
     none = stored(llama, tmp_path / "none", lambda x: words / 0)
-    expect_refusal(none, tmp_path / "out", "too large for int8, or are none", *keys, "--embeddings", "int8")
+    expect_refusal(none, tmp_path / "out", "too large for int8, or NaN", *keys, "--embeddings", "int8")
     expect_refusal(llama, tmp_path / "out", "must be one of 'f32', 'bf16', 'f16', 'int8'", *keys, "--embeddings", "f64")
     written("vit", "ViTModel", tmp_path / "vit", hidden_size=16, num_hidden_layers=1, num_attention_heads=1,
             intermediate_size=8, image_size=8, patch_size=4)
