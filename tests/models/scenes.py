@@ -52,8 +52,6 @@ ROWS = [
           ("decoder", "decoder", "self_attn", "attention=cross", {}),
           ("decoder to encoder", "decoder", "encoder_attn", CROSS_KEYS, OF_KEYS)]],
     Row("BridgeTower, text", "bridgetower", f"text_model.{AT_BERT}", BERT, "kv_len=true", BRIDGE),
-    Row("BridgeTower, text, decoder", "bridgetower", f"text_model.{AT_BERT}", BERT, "causal=true kv_len=true",
-        {**BRIDGE, "text_config": {**BRIDGE["text_config"], "is_decoder": True}}, since=5),
     *[Row(f"BridgeTower, {kind}, {at}", "bridgetower", f"cross_modal_{kind}_layers.0.{at}", BERT, keys, BRIDGE)
       for kind, at, keys in [("text", "attention", "kv_len=true"), ("text", "crossattention", "attention=cross"),
                              ("image", "attention", ""), ("image", "crossattention", "attention=cross kv_len=true")]],

@@ -48,6 +48,8 @@ REFUSED = [
      dict(at="encoder.layer.0.attention", maps=BERT), "rope_parameters: this is not supported"),
     ("tapas", dict(is_decoder=True), dict(at="encoder.layer.0.attention", maps=BERT),
      "is_decoder: true is not supported"),
+    ("bridgetower", dict(vision_config={}, text_config=dict(is_decoder=True)),
+     dict(at="text_model.encoder.layer.0.attention", maps=BERT), "text_config.is_decoder: true is not supported"),
     ("esm", dict(position_embedding_type="relative_key"), dict(at="encoder.layer.0.attention", maps=BERT),
      "position_embedding_type: is not supported"),
     ("big_bird", dict(attention_type="sparse"), dict(at="encoder.layer.0.attention", maps=BERT),
