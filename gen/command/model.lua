@@ -310,7 +310,11 @@ local function run(args)
   args.embed = args.embed or args.onnxruntime
   local model = weights.open_model(args.path)
   if args.single and not args.whole then error({ message = "--single is made with --whole, or by mhagen gen" }, 0) end
-  if args.embeddings and not args.whole then error({ message = "--embeddings is made with --whole" }, 0) end
+  for _, name in ipairs { "embeddings", "no_head" } do
+    if args[name] and not args.whole then
+      error({ message = ("--%s is made with --whole"):format((name:gsub("_", "-"))) }, 0)
+    end
+  end
   if args.image and not args.whole then model.image = whole_inputs.size(args.image) end
   if args.layers and args.whole then
     error({ message = "--layers and --whole: a whole model has whole layers; give one of them" }, 0)
@@ -367,6 +371,7 @@ local function add_options(cmd)
     :argname("<SIZE>")
   cmd:option("--embeddings", "with --whole: type of the table of words: " .. table.concat(whole_tables.NAMES, ", "))
     :argname("<TYPE>"):choices(whole_tables.NAMES)
+  cmd:flag("--no-head", "with --whole: leave out what an encoder has behind its last rows")
   cmd:flag("--onnxruntime", "also write NAME.onnx and libNAME.so for ONNX Runtime; $CC compiles the library")
   takes.embed(cmd)
   takes.cxx(cmd)

@@ -56,6 +56,7 @@ function M.begin(model, args)
   for _, name in ipairs(OTHERS) do
     if args[name] then error({ message = ("--%s is not made with --whole"):format(name) }, 0) end
   end
+  model.without_head = args.no_head
   if model.graph then return whole_graph.begin(model, args.image) end
   whole_head.begin(model)
   whole_part.take(model, args.only)
@@ -64,6 +65,9 @@ function M.begin(model, args)
   if not row then
     error({ message = ("%s: --whole does not know type %s; it knows %s"):format(model.path, wording.short(model.type),
       known) }, 0)
+  end
+  if row.head and args.no_head then
+    error({ message = ("%s: --no-head: the logits of a decoder, %s, are its head"):format(model.path, model.type) }, 0)
   end
   model.whole, model.tensors = setmetatable({}, { __index = row }), renamed(model.tensors)
   if row.inputs then return whole_inputs.begin(model, args.image) end

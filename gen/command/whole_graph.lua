@@ -208,7 +208,8 @@ function M.add(model, kernels, given)
   local function add_product(...) return whole_product.add(kernels, given, ...) end
   if made.pixels then model.embeddings = add_pixels(model, list, made, width, add_product)
   else model.embeddings = add_ids(model, list, made, width, kernels, add_product) end
-  if made.head then add_head(model.embeddings, made.head, kernels[1].cfg.seq, kernels, given) end
+  local head = not model.without_head and made.head
+  if head then add_head(model.embeddings, head, kernels[1].cfg.seq, kernels, given) end
   for key, value in pairs { list = list, width = width, first_place = 0, decodes = false } do
     model.embeddings[key] = value
   end

@@ -127,7 +127,7 @@ local WIDE = { first_two = 2, first_and_mean = 2 }
 
 function M.add(model, kernels, first, given)
   local head = heads.of(model.type, model.class, first.fields)
-  if not head then return end
+  if not head or model.without_head then return end
   if head.probe then return add_probe(model, kernels, first, given, head) end
   local function weight_of(step) return named(model, first.prefix, family_rows.list(step[1])[1] .. ".weight") end
   local name = weight_of(head.steps[1])

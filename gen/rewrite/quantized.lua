@@ -22,7 +22,8 @@ local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 
 local function check(stage)
   if math.min(stage.steps, stage.multiplied.quant.group or stage.steps) <= MOST then return end
-  tiles.refuse("dtype", stage.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
+  local key = stage.apart and "ffn_dtype" or "dtype"
+  tiles.refuse(key, stage.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))
 end
 

@@ -292,6 +292,8 @@ def test_error_of_int4_without_biases(shape):
     ("ffn=8 weight_dtype=f16 ffn_dtype=int8",
      "weight_dtype = f16: must be dtype with ffn_dtype = int8, which multiplies integers"),
     ("ffn_dtype=bf16", "ffn_dtype = bf16: has no effect without ffn"),
+    ("ffn=200000 ffn_dtype=int8",
+     "ffn_dtype = int8: has sums of 200000 products with w2, of at most 133144 that int32 holds"),
     ("sum_dtype=f16", "sum_dtype = f16: has no effect without dtype"),
     ("sum_dtype=f16 dtype=bf16", "sum_dtype = f16: must be f32 with dtype = bf16, whose sums are float32"),
     ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),

@@ -155,9 +155,16 @@ def test_without_a_head(tmp_path):
     none = edited(tmp_path / "own", tmp_path / "none", architectures=None)
     many = edited(tmp_path / "own", tmp_path / "many",  # more classes than a kernel has columns
                   lambda all: {**all, "classifier.weight": torch.ones(20000, 48), "classifier.bias": torch.ones(20000)})
-    for number, folder in enumerate([bare, other, none, many]):
-        whole = Whole(folder, tmp_path / f"out{number}", "isa=scalar", "seq=8")
+    for number, (folder, *said) in enumerate([[bare], [other], [none], [many], [tmp_path / "own", "--no-head"]]):
+        whole = Whole(folder, tmp_path / f"out{number}", "isa=scalar", "seq=8", *said)
         assert "LABELS" not in whole.sizes and "logits" not in (tmp_path / f"out{number}/model.h").read_text()
+
+
+def test_no_head_of_a_decoder(tmp_path):
+    written("llama", "LlamaForCausalLM", tmp_path / "model", vocab_size=60, hidden_size=16, num_attention_heads=2,
+            intermediate_size=20, num_hidden_layers=1, max_position_embeddings=32)
+    expect_refusal(tmp_path / "model", tmp_path / "out", "--no-head: the logits of a decoder, llama, are its head",
+                   "isa=scalar", "seq=8", "seq_kv=8", "--no-head")
 
 
 @pytest.mark.parametrize("name, fields, change, said", [

@@ -225,6 +225,7 @@ def test_answers(exporter, tmp_path):
         status, found, _ = whole.run(x)
         right = torch.stack(model(x, torch.ones_like(x), torch.zeros_like(x)), -1)[0]
         assert status == 0 and near(found[:length], right) and found[length:].isnan().all()
+    assert "LABELS" not in Headed(path, tmp_path / "bare", "isa=scalar", "seq=8", "--no-head").sizes
 
 
 class Columns(torch.nn.Module):
