@@ -10,11 +10,14 @@ local whole_product = require "command.whole_product"
 
 local M = {}
 
+local SAME = { "h", "layer_eps", "ffn", "ffn_act" } -- keys of the layers that the head has too
+
 function M.add(kernels, given, cfg, probe, part)
   local width, joint = cfg.y_width, probe.attention .. ".in_proj_"
-  local words = layers.key_list { attention = "cross", h = cfg.h, d_model = width, dk = width // cfg.h, seq = 1,
-    seq_kv = cfg.seq, norm = "ffn", layer_eps = cfg.layer_eps, ffn = cfg.ffn, ffn_act = cfg.ffn_act }
-  local all = {}
+  local keys, all = { attention = "cross", d_model = width, dk = width // cfg.h, seq = 1, seq_kv = cfg.seq,
+                      norm = "ffn" }, {}
+  for _, key in ipairs(SAME) do keys[key] = cfg[key] end
+  local words = layers.key_list(keys)
   local function add(matrix, bias, module, rows, columns)
     all[matrix], all[bias] = part(module .. ".weight", rows, columns), part(module .. ".bias", rows)
   end

@@ -105,10 +105,8 @@ local function of_both(kind)
     stack(at .. "attention", BERT, own), stack(at .. "crossattention", BERT, joined(CROSS, other)) } } }
 end
 
--- The texts of BridgeTower. Beside images their mask is that of an encoder, whatever is_decoder says.
-local function bridge(keys, type)
-  return { types = { type }, stacks = { stack(AT_BERT, BERT, keys) }, beside = OWN_NORM, defaults = sizes(768, 12, 12) }
-end
+-- The texts of BridgeTower beside images, where their mask is that of an encoder, whatever is_decoder says.
+local BRIDGED = { stacks = { stack(AT_BERT, BERT, shapes.texts) }, beside = OWN_NORM, defaults = sizes(768, 12, 12) }
 
 return {
   { types = { "align_text_model" }, stacks = { stack(AT_BERT, BERT, PADDED) }, beside = OWN_NORM,
@@ -174,13 +172,14 @@ return {
     has = function(c, i) -- the first and the last layer may be convolutions
       return not c:flag("use_repmixer_blocks", true) or i > 0 and i < c:int "num_hidden_layers" - 1
     end }) }, defaults = sizes(512, 8, 12), harmless = "repmixer_kernel_size layer_scale_init_value" },
-  bridge(shapes.bert, "bridgetower_text_model"),
+  { types = { "bridgetower_text_model" }, stacks = { stack(AT_BERT, BERT, shapes.bert) }, beside = OWN_NORM,
+    defaults = BRIDGED.defaults },
   { types = { "bridgetower_vision_model" }, defaults = { hidden_size = 768, num_hidden_layers = 12 },
     stacks = s.heads_of_64(stack("transformer.resblocks.%d.attn", { "in_proj", "out_proj" }, always {})),
     harmless = "share_layernorm" },
   { types = { "bridgetower" }, harmless = "share_cross_modal_transformer_layers share_link_tower_layers " ..
       "num_attention_heads share_layernorm", parts = {
-    { within = { "text_config" }, row = bridge(shapes.texts), before = "text_model." },
+    { within = { "text_config" }, row = BRIDGED, before = "text_model." },
     { within = { "vision_config" }, of = "bridgetower_vision_model", before = "vision_model.visual." },
     of_both "text", of_both "image" } },
 }

@@ -781,7 +781,8 @@ int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *w
   rounding r = {.attend = format_of(attend_type(shape))};
   for (int i = 0; i < REF_PRODUCTS; i++) {
     r.own[i] = format_of(ref_dtype(shape, i)), r.weights[i] = format_of(ref_weight_type(shape, i));
-    if (ref_has_integers(shape, i)) r.quantized[i] = ref_rows_of_scale(shape, ref_quants(shape, i), SIZE_MAX);
+    const char *quants = ref_quants(shape, i == REF_V ? REF_K : i); /* rows of X are the same for all three */
+    if (ref_has_integers(shape, i)) r.quantized[i] = ref_rows_of_scale(shape, quants, SIZE_MAX);
   }
   formula f = ref_begin(shape, weights, args, &kind, REF_SIZES | REF_ERRORS);
   size_t widest = 0;
