@@ -4,11 +4,16 @@
 --   add(model, kernels, first, given)  adds the kernels, where the files have the head of the model's class. first: a
 --                                      layer of the model
 --
--- The second one gives model.embeddings `output_head`:
+-- The second one gives model.embeddings `output_head`, with these fields.
+--
 --   name, rows, id, said   as in gen/model/whole_heads.lua
 --   probe                  whether it pools by attention
---   number, steps          of the first kernel, and how many there are
---   between, count         the most columns between two steps, and the columns of the result
+--
+--   number    of its first kernel
+--   steps     how many kernels there are
+--
+--   between   the most columns between two steps
+--   count     the columns of the result
 
 local family_rows = require "model.family_rows"
 local host = require "host"

@@ -1,9 +1,10 @@
 -- A head that pools rows by attention: one query, which is a weight, over all of them, with a feed-forward behind it.
 --
---   add(kernels, given, cfg, probe, part) -> its kernel, and the part of the query
---     cfg     of a layer of the model, whose heads, widths and activation the head has too
---     probe   of gen/model/whole_heads.lua
---     part    of (name of a tensor, rows, width, more) as of gen/model/layers.lua
+-- add(kernels, given, cfg, probe, part) returns its kernel, and the part of the query.
+--
+--   cfg     of a layer of the model. The head has its heads, widths and activation.
+--   probe   of gen/model/whole_heads.lua.
+--   part    of (name of a tensor, rows, width, more), as of gen/model/layers.lua.
 
 local layers = require "model.layers"
 local whole_product = require "command.whole_product"

@@ -8,7 +8,8 @@ local M = {}
 local OF_PRODUCTS = { "isa", "cpu", "dtype", "weight_dtype", "group", "sum_dtype" }
 local OF_ATTENTION = { "attend_dtype", "value_weight_dtype" }
 
--- Adds a kernel of these words, with those that are given of how it is computed. Returns it: { cfg, layers, number }.
+-- Adds a kernel and returns it: { cfg, layers, number }. Its config is `words`, and the given keys that only say how it
+-- is computed.
 function M.kernel(kernels, given, words, layers, has_attention)
   for _, list in ipairs { OF_PRODUCTS, has_attention and OF_ATTENTION or {} } do
     for _, key in ipairs(list) do words[#words + 1] = given[key] and ("%s=%s"):format(key, given[key]) end

@@ -17,7 +17,7 @@ local WIDE = "f32"
 local BY_ROWS = { words = true, types = true, places = true }
 local SAME = { BF16 = "bf16", F16 = "f16" } -- types of files, which hold the same numbers
 
--- The type in which nothing is lost of what the file has, in the fewest bytes.
+-- The smallest type that keeps all numbers of the file as they are.
 local function lossless(part)
   local is_changed = part.numbers or part.change or part.scaled or part.factor
   return not is_changed and SAME[part.tensor.type] or WIDE

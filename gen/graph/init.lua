@@ -88,13 +88,6 @@ function M.moving(stage) return M.with({ kind = stage.name, macs = no_macs }, st
 -- How many of the heads of a stage or matrix are in a block of heads.
 function M.in_block(plan, of) return of.heads // plan.head_blocks end
 
--- The scheme of products with weights, or nil if there are none.
-function M.scheme(list)
-  for _, stage in ipairs(list) do
-    if stage.weights then return stage.scheme end
-  end
-end
-
 -- The schemes of products with weights, each once, in their order.
 function M.product_schemes(list)
   local schemes, known = {}, {}
@@ -104,6 +97,15 @@ function M.product_schemes(list)
   end
   return schemes
 end
+
+-- The first of them, or nil if there are none.
+function M.scheme(list) return M.product_schemes(list)[1] end
+
+-- Whether a plan multiplies by a scheme in the feed-forward alone.
+function M.only_feeds(plan, scheme) return plan.feeding ~= plan and plan.feeding.scheme == scheme end
+
+-- What names of functions have behind them that make operands of such a scheme.
+function M.suffix(plan, scheme) return M.only_feeds(plan, scheme) and "_" .. scheme.a.name or "" end
 
 -- The schemes of all products of a list.
 function M.schemes(list)

@@ -20,10 +20,6 @@ static uint32_t bits_of(float x) {
   return bits;
 }
 
-static bool is_infinite(uint32_t bits, uint32_t exponent, uint32_t rest) {
-  return (bits & (exponent | rest)) == exponent;
-}
-
 /* The nearest number, ties to even; NaNs keep their upper bits, and stay NaNs. */
 static uint32_t to_bf16(float x) {
   const uint32_t bits = bits_of(x);
@@ -39,25 +35,20 @@ static uint32_t to_f16(float x) {
   return sign | (((size + 0xFFF + (size >> 13 & 1)) >> 13) - (112u << 10));
 }
 
-static bool narrow_bf16(const float *from, size_t count, void *to) {
+static bool narrow_short(const float *from, size_t count, uint16_t *to, uint32_t (*short_of)(float)) {
+  const uint32_t infinity = short_of(INFINITY);
   bool good = true;
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t bits = to_bf16(from[i]);
-    ((uint16_t *)to)[i] = (uint16_t)bits;
-    good = good && (isinf(from[i]) || !is_infinite(bits, 0x7F80, 0x7F));
+    const uint32_t bits = short_of(from[i]);
+    to[i] = (uint16_t)bits;
+    good = good && (isinf(from[i]) || (bits & 0x7FFF) != infinity);
   }
   return good;
 }
 
-static bool narrow_f16(const float *from, size_t count, void *to) {
-  bool good = true;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t bits = to_f16(from[i]);
-    ((uint16_t *)to)[i] = (uint16_t)bits;
-    good = good && (isinf(from[i]) || !is_infinite(bits, 0x7C00, 0x3FF));
-  }
-  return good;
-}
+static bool narrow_bf16(const float *from, size_t count, void *to) { return narrow_short(from, count, to, to_bf16); }
+
+static bool narrow_f16(const float *from, size_t count, void *to) { return narrow_short(from, count, to, to_f16); }
 
 /* A scale in front of the numbers, which are from -127 to 127 times that. It has 16 binary digits, so that these
  * products are exact in float, and is rounded down, so that none of them overflows. */

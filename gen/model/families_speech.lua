@@ -47,7 +47,7 @@ local function texts_alone()
            of("decoder", "cross_attention", joined(CROSS, PADDED)) }
 end
 
--- One of three models, each of which writes what the next one reads.
+-- One of the three models of Bark. They run in turn, and each reads what the one before has written.
 local function bark(name, keys)
   return { within = { name .. "_config" }, before = name .. ".", row = { biases = biases.bark, beside = { "^bias$" },
     stacks = { stack("layers.%d.attn", { "att_proj", "out_proj" }, keys, { layers = "num_layers", h = "num_heads" }) },

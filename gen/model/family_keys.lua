@@ -166,13 +166,7 @@ end
 -- The same of Llama 4. A factor of its tables is nothing where norms follow.
 function M.llama4_rope(c, i, sizes)
   local keys = M.some_rope("interleaved", { theta = 5e5 })(c, i, sizes)
-  local scaling = keys.scaling
-  if scaling and c:flag("use_qk_norm", true) then
-    keys.scaling = function(...)
-      local found = scaling(...)
-      return found and { factor = 1, divide = found.divide }
-    end
-  end
+  if c:flag("use_qk_norm", true) then keys.scaling = angles.without_factor(keys.scaling) end
   return keys
 end
 

@@ -3,6 +3,7 @@
 
 local family_keys = require "model.family_keys"
 local angles = require "model.gguf_rope"
+local rope_scaling = require "model.rope"
 
 local M = {}
 
@@ -120,7 +121,7 @@ function M.by_values(c, i, sizes) return scale(M.values(c, i, sizes).dv ^ -0.5, 
 -- Rope before norms.
 function M.unscaled_half(c, i, sizes)
   local keys = rope "half"(c, i, sizes)
-  keys.scaling = angles.without_factor(keys.scaling)
+  keys.scaling = rope_scaling.without_factor(keys.scaling)
   return keys
 end
 
@@ -195,7 +196,7 @@ function M.llama4(c, i, sizes)
     c:fail("rope.scaling.factor", "must be 1 with rope.scaling.type none: llama.cpp takes it in layers with chunks")
   end
   if turned and c:number("expert_count", 0) ~= 128 then
-    keys.scaling = angles.without_factor(keys.scaling)
+    keys.scaling = rope_scaling.without_factor(keys.scaling)
     for key, value in pairs(norms) do keys[key] = value end
   end
   if has then keys.limit = { CHUNK, "attention.sliding_window", "layers see chunks of so many keys" } end

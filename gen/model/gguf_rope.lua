@@ -126,16 +126,6 @@ end
 
 function M.plain() return nil end
 
--- Norms without gains behind rope undo the factor of cosines and sines.
-function M.without_factor(scaling)
-  return function(...)
-    local all = {}
-    for name, value in pairs(scaling(...)) do all[name] = value end
-    all.factor = 1
-    return all
-  end
-end
-
 -- Rope where a layer has a window.
 function M.in_windows(_, _, has) return has end
 

@@ -30,6 +30,14 @@ function M.hold(turns, held)
   return map(turns, function(turn, i) return held(i - 1) and turn / HELD or turn end)
 end
 
+-- A scaling as a function, or nil, without its factor: norms without gains behind rope undo that.
+function M.without_factor(scaling)
+  return scaling and function(...)
+    local found = scaling(...)
+    return found and { factor = 1, divide = found.divide }
+  end
+end
+
 -- Each row: of (fields of the scaling, those of the config, theta, pairs).
 local kinds = {}
 

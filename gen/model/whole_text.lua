@@ -37,8 +37,8 @@ local function layer_rows(kernels, layers)
   return table.concat(rows, "\n")
 end
 
--- How a table of each type is read: what a pointer to a row points to, number i of the row at a pointer %s, and the
--- template of what that needs.
+-- How tables are read, by their types. `of` is the type that a pointer to a row has, and `number` reads number i of the
+-- row at the pointer %s. `template` has what that needs.
 local READ = {
   f32 = { of = "float", number = "%s[i]" },
   bf16 = { of = "uint16_t", number = "wide_bf16(%s[i])", template = "whole_wide_bf16.c.in" },

@@ -69,13 +69,13 @@ local function sorted(names)
 end
 
 -- The head: of the first output that is one, or of several that are its columns, or else of the first output that is
--- made of one alone.
-local function head_of(find, whole, names)
+-- made of one alone. tails: { from, behind } of each, as whole_tail finds them.
+local function head_of(find, whole, names, tails)
   local head
   for _, name in ipairs(names) do head = head or whole_head.of(find, whole, name, name) end
   head = head or whole_head.of_columns(find, whole, names)
-  for _, name in ipairs(names) do
-    local from, behind = whole_tail.before(find, name)
+  for i, name in ipairs(names) do
+    local from, behind = table.unpack(tails[i])
     head = head or behind[1] and whole_head.of(find, whole, from, name) or nil
   end
   return head
@@ -92,13 +92,15 @@ local function told(behind, of, output)
 end
 
 local function read_outputs(find, whole)
-  local names, left = {}, whole.left
+  local names, tails, left = {}, {}, whole.left
   for _, name in ipairs(sorted(find.graph.outputs)) do
-    if rows.origin(find, name) ~= whole.rows then names[#names + 1] = name end
+    if rows.origin(find, name) ~= whole.rows then
+      names[#names + 1], tails[#tails + 1] = name, { whole_tail.before(find, name) }
+    end
   end
-  whole.head = head_of(find, whole, names)
-  for _, name in ipairs(names) do
-    local from, behind = whole_tail.before(find, name)
+  whole.head = head_of(find, whole, names, tails)
+  for i, name in ipairs(names) do
+    local from, behind = table.unpack(tails[i])
     if whole.head and rows.origin(find, from) == whole.head.value then
       left[#left + 1] = behind[1] and told(behind, "args." .. whole.head.name, name)
     elseif not (whole.head and whole.head.outputs and whole.head.outputs[name]) then

@@ -2,9 +2,11 @@
 -- activation between them, and perhaps a norm in front of each. It is proposed by the nodes, and then proved on drawn
 -- numbers.
 --
---   of(find, whole, value, output) -> head, or nil where the value is made in another way
---   of_columns(find, whole, names) -> the same with outputs = { name = true }, where some of these outputs are the
---                                     columns of one product
+-- of(find, whole, value, output) returns the head, or nil where the value is made in another way.
+--
+-- of_columns(find, whole, names) does so for outputs that are the columns of one product. The head then has outputs =
+-- { name = true }.
+--
 --     whole      of gen/onnx/whole.lua
 --     output     of the graph, which is the value or made of it alone
 --     head       { value = of the graph, name = logits or embedding, said = words about the result, steps = list,
@@ -120,13 +122,14 @@ end
 
 -- The names of the outputs that are the columns of a product, in their order; or nil.
 local function columns_of(find, product, names)
+  if #names ~= product.columns then return nil end
   local columns = {}
-  for _, name in ipairs(#names == product.columns and names or {}) do
+  for _, name in ipairs(names) do
     local column = column_of(find, product, name)
     if not column or columns[column + 1] then return nil end
     columns[column + 1] = name
   end
-  return #names == product.columns and columns or nil
+  return columns
 end
 
 function M.of_columns(find, whole, names)

@@ -10,23 +10,28 @@ local M = {}
 
 local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
 
--- Reasons against it, for a plan, the list of the formula and a scheme.
-local against = {
-  { function(plan) return not plan.feeds and plan.cfg.q_lanes == "queries" end,
-    "q_lanes = queries asks for other lanes" },
-  { function(plan, list, scheme)
-      local own = not plan.feeds and not scheme.integers and graph.output(list) -- context as attention stores it
+local EVEN = "given rows of tiles have to be even"
+
+-- Reasons against it, for a plan, the list of the formula and a scheme: in all products with weights, and in
+-- projections alone.
+local against_products = { { function(plan) return odd_rows(plan.cfg, "out_rows") end, EVEN } }
+
+local against_projections = {
+  { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
+  { function(_, list, scheme)
+      local own = not scheme.integers and graph.output(list) -- context as attention stores it
       return own and graph.attend(list).out % 4 > 0
     end, "dv has to be a multiple of four" },
-  { function(plan) return not plan.feeds and odd_rows(plan.cfg, "kv_rows") or odd_rows(plan.cfg, "out_rows") end,
-    "given rows of tiles have to be even" },
+  { function(plan) return odd_rows(plan.cfg, "kv_rows") end, EVEN },
+  table.unpack(against_products),
 }
 
--- The scheme of projections in place of `scheme`: blocks of 2 x 2, if the ISA has them and there is no reason against
--- it. list: that of the formula.
+-- The scheme of products with weights in place of `scheme`: blocks of 2 x 2, if the ISA has them and there is no reason
+-- against it. list: that of the formula.
 function M.choose(plan, list, scheme)
   local own = graph.scheme(list) and isas.by_mmla(scheme)
   if not own then return scheme end
+  local against = plan.feeds and against_products or against_projections
   local found = choices.against(against, plan, list, scheme)
   if found then
     choices.say(plan.why, "no products by mmla", found)

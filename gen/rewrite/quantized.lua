@@ -100,7 +100,7 @@ function M.tell(plan)
   for _, scheme in ipairs(of_integers(plan.stages)) do
     if scheme.group == 2 then choices.add(plan.why, "shorts") end
     if scheme.quant.group then choices.add(plan.why, "nibbles") end
-    tell(plan, scheme, plan.feeding ~= plan and plan.feeding.scheme == scheme and "feed-forward" or "projections")
+    tell(plan, scheme, graph.only_feeds(plan, scheme) and "feed-forward" or "projections")
   end
 end
 

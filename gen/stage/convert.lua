@@ -97,10 +97,8 @@ end
 -- The suffix of a name whose source is float32, while inputs have another type, or whose result has a type that only
 -- the feed-forward has.
 local function of_type(K, input)
-  local plan, scheme = K.plan, input.to.scheme
-  local apart = plan.feeding ~= plan and scheme == plan.feeding.scheme
-  return (plan.arrays.round and input.of and input.of.at ~= "input" and "_" .. input.of.name or "")
-    .. (apart and "_" .. scheme.a.name or "")
+  return (K.plan.arrays.round and input.of and input.of.at ~= "input" and "_" .. input.of.name or "")
+    .. graph.suffix(K.plan, input.to.scheme)
 end
 
 -- Records copies of rows, which are handled as one array because they are contiguous. change(K, w, name, number, to)

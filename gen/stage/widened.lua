@@ -3,6 +3,7 @@
 --
 -- Returns a function of row = { phase, title, per, space }, which makes a kind of stage.
 
+local graph = require "graph.init"
 local product_of = require "emit.product"
 local tiles = require "schedule.tiles"
 
@@ -74,7 +75,7 @@ local function emit(K, place, stage, panels, j)
   local function at(name, own)
     return K.plan.memory:at(place, name):at(tiles.panel_at(own, panels, j))
   end
-  local suffix = of.apart and "_" .. of.scheme.a.name or ""
+  local suffix = graph.suffix(K.plan, of.scheme)
   K:part(("widen_int%d_%dx%d%s"):format(packed.scheme.quant.bits, packed.steps, panels.used, suffix),
     ("Dequantizes %d rows of %d weights to pairs."):format(packed.steps, panels.used),
     { { "words", "in", at(of.weights.section, packed) }, { "pairs", "out", at(stage.name, product) } },

@@ -61,8 +61,10 @@ static int row_steps(const mhagen_kernel *shape) {
 
 /* ---- what types of integers make of sizes ---- */
 
+int ref_is_apart(const mhagen_kernel *shape, int i) { return i >= REF_W1 && shape->options & MHAGEN_FFN_DTYPE; }
+
 const char *ref_dtype(const mhagen_kernel *shape, int i) {
-  return i >= REF_W1 && shape->options & MHAGEN_FFN_DTYPE ? shape->ffn_dtype : shape->dtype;
+  return ref_is_apart(shape, i) ? shape->ffn_dtype : shape->dtype;
 }
 
 int ref_has_integers(const mhagen_kernel *shape, int i) {

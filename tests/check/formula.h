@@ -190,6 +190,9 @@ void ref_context(const formula *f, const spot *at, values context);
 double ref_changed_size(const spot *at, double s);
 double ref_changed_off(const spot *at, double s);
 
+/* Whether a product has another type than the projections. */
+int ref_is_apart(const mhagen_kernel *shape, int i);
+
 /* The type of the operands of a product, by its number in `of`; null for float32. */
 const char *ref_dtype(const mhagen_kernel *shape, int i);
 

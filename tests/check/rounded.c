@@ -426,9 +426,6 @@ static void quantize_weights(const char *quants, size_t group, size_t in, size_t
   }
 }
 
-/* Whether a product has another type than the projections. */
-static int is_apart(const mhagen_kernel *shape, int i) { return i >= REF_W1 && shape->options & MHAGEN_FFN_DTYPE; }
-
 /* Gains of a product are packed into its weights, and into its bias. */
 static void take_gains(formula *f, int i, const float *gains) {
   product *p = &f->of[i];
@@ -440,7 +437,7 @@ static void take_gains(formula *f, int i, const float *gains) {
 static void take_weights(formula *f, int i) {
   rounding *r = f->own;
   const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
-  const unsigned widens = is_apart(f->shape, i) ? MHAGEN_FOLD_FFN_WIDENED : MHAGEN_FOLD_WIDENED;
+  const unsigned widens = ref_is_apart(f->shape, i) ? MHAGEN_FOLD_FFN_WIDENED : MHAGEN_FOLD_WIDENED;
   const int flipped = f->weights->layout == MHAGEN_OUT_IN, widened = (f->shape->folds & widens) != 0;
   const char *quants = ref_quants(f->shape, i);
   const float *w = ref_matrix(f, i), *gains = f->shape->options & MHAGEN_BRANCH_NORM ? NULL : f->of[i].gains;
@@ -560,7 +557,7 @@ static void round_inexact(const formula *f, int i, values x) {
 static void multiply_inexact(const formula *f, int i, size_t rows, values x, values y) {
   const rounding *r = f->own;
   const size_t in = f->of[i].inner, out = f->of[i].heads * f->of[i].width;
-  double *const coarse = is_apart(f->shape, i) ? NULL : r->coarse;
+  double *const coarse = ref_is_apart(f->shape, i) ? NULL : r->coarse;
   for (size_t row = 0; row < rows; row++)
     multiply(ref_from(x, row * in), in, (matrix){r->w[i], out, 1}, ref_from(y, row * out), out, coarse);
 }
