@@ -387,7 +387,7 @@ typedef struct mhagen_kernel {
   const char *attend_dtype; /* of those of attention; null is dtype */
   unsigned folds; /* where numbers are rounded: MHAGEN_FOLD_BK | ... */
   const char *weight_dtype; /* where the options say so: "bf16", "f16", "int8", "int4" */
-  int group; /* of int4: rows of a column that share a scale */
+  int group; /* of int4 and int8: rows of a column that share a scale; 0 is all of them */
   const char *value_weight_dtype; /* of wv, where the options say so: "int8" */
   const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
   const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is attention's */

@@ -210,7 +210,8 @@ def grid(rows, starts=STARTS):
                 for more in ({}, {"dtype": "int8"})]
     configs += [base(d_model=n, dk=5, seq=3, weight_dtype=kind) for n in (3, 7, 8, 9, 31, 33, 64, 65)  # whole words
                 for kind in small]
-    configs += [base(d_model=n, dk=5, seq=3, dtype="int8", weight_dtype="int4") for n in (7, 9, 33, 65)]
+    configs += [base(d_model=n, dk=5, seq=3, dtype="int8", **weights) for n in (7, 9, 33, 65)
+                for weights in ({"weight_dtype": "int4"}, {"weight_dtype": "int8", "group": 32})]
     configs += [base(d_model=n, seq=8, dtype="bf16", weight_dtype=kind) for n in (7, 33, 70)
                 for kind in ("int8", "int4")]
     configs += [dict(h=3, d_model=7, dk=5, dv=11, seq=13),

@@ -105,6 +105,8 @@ CONFIGS = [
     "h=2 h_kv=1 d_model=37 dk=11 seq=5 weight_dtype=int4 group=8 fold=off",
     "h=2 h_kv=1 d_model=37 dk=11 seq=5 weight_dtype=int4 value_weight_dtype=int8",
     "h=2 h_kv=1 d_model=37 dk=11 seq=5 dtype=int8 weight_dtype=int4 group=8 value_weight_dtype=int8",
+    "h=2 h_kv=1 d_model=37 dk=11 seq=5 weight_dtype=int8 group=16 fold=off",
+    "h=2 d_model=37 dk=11 seq=5 dtype=int8 weight_dtype=int8 group=8",
     "h=4 d_model=20 dk=6 seq=70 q_len=true io_dtype=bf16 k_block=16",
     "h=2 d_model=9 dk=6 dv=4 seq=3 seq_kv=70 attention=cross cache=fixed dtype=bf16 io_dtype=f16",
     "h=2 d_model=9 dk=10 seq=5 seq_kv=7 attention=cross io_dtype=f16 batch=2",

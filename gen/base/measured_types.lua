@@ -89,6 +89,12 @@ return {
                  { "halves in the order of memory", "an operation more for each word of weights; prototype, avx2, " ..
                    "tiles of 4x16: 9 % slower" },
                  { "5x16 or 8x8 on avx2", "prototype: 11 and 32 % slower than 4x16" } } },
+  { "groups", "products of rows and weights of int8, with a scale for each group of both",
+    "a large number takes digits from its group alone; sums of a group become float32 once",
+    rejected = { { "a scale for a whole row and column", "Zen 3, avx2: SmolLM2's logits err by .17, in groups of 32 " ..
+                   "by .064; prompts take .87 of the time; it is the default of dtype=int8" },
+                 { "rows of 16 bits, whose products vpmaddwd adds as fast", "not built: weights alone err by .037, " ..
+                   "and an instruction of VNNI does half as many products of 16 bits" } } },
   { "nibbles", "products of rows of int8 and weights of int4, in integers",
     "a word of weights becomes bytes by a mask and a shift; sums of a group become float32 once",
     rejected = { { "rows of float32", "Zen 5, one query of 2048_32_64 with 64 keys: from memory 1.13 times the " ..

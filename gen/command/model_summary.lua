@@ -27,7 +27,7 @@ local halves = { F16 = "weight_dtype=f16", BF16 = "weight_dtype=bf16" } -- as th
 
 -- A line that proposes these, where the file's weights are smaller than what is packed.
 local function proposal(entry)
-  local bytes, count, type, group = layers.stored(entry.layers[1], host.type_size)
+  local bytes, count, type, alike = layers.stored(entry.layers[1], host.type_size)
   local packer, packed = entry.packers[1], 0
   for _, part in ipairs(packer.parts) do packed = packed + (part.text == pack.WEIGHTS and part.bytes or 0) end
   if count == 0 or packed <= 1.2 * bytes or entry.cfg.weight_dtype ~= "dtype" then return nil end
@@ -35,7 +35,7 @@ local function proposal(entry)
   for _, row in ipairs(smaller) do
     if not keys and bytes / count <= row[1] then keys, how = row[2], "with roundings of its own" end
   end
-  if group then keys, how = "weight_dtype=int4 group=" .. group, "with the same integers" end
+  if alike then keys, how = table.unpack(alike) end
   return keys and ("      the file has them as %s, %s bytes a layer: %s packs fewer, %s"):format(
     type, wording.number(math.tointeger(bytes // 1)), keys, how) or nil
 end

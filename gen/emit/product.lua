@@ -32,13 +32,13 @@ function M.operand(product, panels, panel, k0, next)
   return b
 end
 
--- The scales of rows of A for the K steps from k0 on, or nil. Also the initial values of sums, if packed weights are
--- stored plus 8 (emit/quantize.lua). count: rows in all.
+-- The scales of rows of A for the K steps from k0 on, or nil. Also the initial values of sums, if weights have no sign
+-- (emit/quantize.lua). count: rows in all.
 function M.of_rows(scheme, scales, count, k0)
   local group = tiles.row_group_steps(scheme)
   if not (scales and group) then return scales end
   local own = scales:at(count * scheme.scales_of_group * expr.div(k0, group))
-  return own, scheme.eights and own:at(count) or nil
+  return own, scheme.less and own:at(count) or nil
 end
 
 -- Operand A of a tile, in the function whose parameter is p.a.

@@ -42,16 +42,16 @@ local function place_of(scheme, p, i, steps)
   local scales = p.scales:at(i * (scheme.scales_of_group * steps.scales))
   return { x = p.x:at(i * (scheme.row_group * steps.x)),
            words = p.words:at(i * (tiles.row_group_steps(scheme) * steps.words)), scales = scales,
-           sums = scheme.eights and scales:at(steps.scales) or nil }
+           sums = scheme.less and scales:at(steps.scales) or nil }
 end
 
--- Packed weights may be stored plus 8, so that they are unsigned. Sums of products then start at -8 times the sum of
--- the integers of A. load(name, word) loads a word of each lane.
+-- Weights may be multiplied as numbers without a sign, which are 8 or 128 more. Sums of products then start at so many
+-- times the sum of the integers of A, subtracted from zero. load(name, word) loads a word of each lane.
 local function sums_of(K, scheme, w, cols, load)
   local t = K.t
   local sums = t:start("zero_words", w, "sums")
   K:each("word", tiles.words(scheme, cols), function(k)
-    t:scope(function() t:update(sums, "minus_eights", sums, load("bytes", k)) end)
+    t:scope(function() t:update(sums, scheme.less, sums, load("bytes", k)) end)
   end)
   return t:op("as_f", w, "bits", sums)
 end

@@ -105,6 +105,8 @@ return {
                       rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
     ["int16 int8"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
                        rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2, 2 } } },
+    ["int8 groups"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
+                        rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
     ["int8 int4"] = { way = "outer", op = "dot_shorts", group = 2, part = "short_nibbles",
                       rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
   },

@@ -29,6 +29,8 @@ return {
                       rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
     ["int16 int8"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
                        rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
+    ["int8 groups"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
+                        rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
     ["int8 int4"] = { way = "outer", op = "dot_shorts", group = 2, part = "short_nibbles",
                       rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
   },

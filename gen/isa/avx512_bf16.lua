@@ -25,8 +25,11 @@ return extend(avx512, {
   products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, powers = "powers", rows = rows },
                ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
                                 rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } },
+               ["int8 groups"] = { way = "outer", op = "dot_by_unsigned", group = 4, part = "unsigned_bytes",
+                                  less = "minus_128s",
+                                  rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } },
                ["int8 int4"] = { way = "outer", op = "dot_by_unsigned", group = 4, part = "unsigned_nibbles",
-                                eights = true, bytes = "dot_bytes",
+                                less = "minus_eights", bytes = "dot_bytes",
                                 rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } } },
   prelude = avx512.prelude .. [[
 
@@ -80,6 +83,8 @@ static inline $t pair_$lanes($t a, $t b) {
     dot_by_unsigned = "$p_dpbusd_epi32($3, $2, $1)",
     dot_bytes = "dot_bytes_$lanes($1, $2, $3)",
     minus_eights = "$p_sub_epi32($1, $p_dpbusd_epi32($p_setzero_$si(), $p_set1_epi8(8), $2))",
+    minus_128s = "$p_sub_epi32($1, $p_dpbusd_epi32($p_setzero_$si(), $p_set1_epi8((char)0x80), $2))",
+    unsigned_bytes = { [0] = "$p_xor_$si($1, $p_set1_epi32((int)0x80808080))" },
     unsigned_nibbles = { [0] = "eight_more_$lanes($1)", [1] = "eight_more_$lanes($p_srli_epi32($1, 4))" },
     store_pairs = "$halfp_storeu_ps($1, ($half)$p_cvtneps_pbh($2))",
     low_half = "$p_cast$si_ps($p_slli_epi32($p_castps_$si($1), 16))",

@@ -60,7 +60,7 @@ end
 --   group       numbers of a K step
 --   part        the op that makes operands of words of bytes
 --   unsigned    the bytes of A have no sign
---   eights      those of B have none, which are 8 more
+--   less        those of B have none, being 8 or 128 more; the op that subtracts what that adds to a sum
 --   bytes       the op for weights that are signed bytes beside such B
 --   widens      no instruction multiplies bytes
 --   powers      the op that makes weights of attention as pairs
@@ -142,26 +142,26 @@ local of_group = {
 --   declared, words, lane_words   as above
 --   widens       no instruction multiplies bytes
 --   unsigned     the bytes of A are 128 more
---   eights       those of B are 8 more
+--   less         those of B are so much more that they have no sign; the op for what sums begin with
 --   bytes        the op for weights in bytes
 --   row_group    numbers of a row of A that share a scale, if not all of them do
---   scales_of_group   numbers that each group has: its scale, and with eights what sums begin with
+--   scales_of_group   numbers that each group has: its scale, and perhaps what sums begin with
 --
 -- With `part` a word of B becomes several such words in turn. kind: the quants that B is, with a scale for `group` rows
 -- of a column; else bytes, with one for each column. Nil without such a product.
 function M.integers(isa, type, kind, group)
-  local row = isa.products[type.name .. " " .. (kind or type).name]
+  local row = isa.products[("%s %s"):format(type.name, kind and kind.in_groups or type.name)]
   if not row then return nil end
   local a = of_group[row.group]
   local quant = kind and { bits = kind.bits, in_word = kind.in_word, op = row.part, group = group, beside = true,
-                           bytes = true }
+                           bytes = kind.in_word > 4 or nil }
     or { bits = 8, in_word = 4, op = row.part, sums = row.unsigned }
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
            tiled = row.tiled, pad = row.tiled and isa.tile or 1, integers = true, held = a.held,
            packed = types.words, does = of_words, scales = types.f32, declared = a.declared, words = a.words,
-           lane_words = a.lane_words, unsigned = row.unsigned, eights = row.eights, widens = row.widens,
+           lane_words = a.lane_words, unsigned = row.unsigned, less = row.less, widens = row.widens,
            bytes = row.bytes or row.op, blocks = row.mmla, quant = quant,
-           row_group = kind and group, scales_of_group = row.eights and 2 or 1 }
+           row_group = kind and group, scales_of_group = row.less and 2 or 1 }
 end
 
 -- The scheme of rows of a cache in bytes, by queries and weights in halves of words; nil without such a product.
@@ -175,7 +175,7 @@ end
 -- The scheme of weights in bytes, each column with a scale. They meet the words of A of a scheme of other quants.
 function M.bytes_beside(isa, scheme)
   local own = isa.products[scheme.a.name .. " " .. scheme.a.name]
-  return setmetatable({ op = scheme.bytes, eights = false,
+  return setmetatable({ op = scheme.bytes, less = false,
                         quant = { bits = 8, in_word = 4, op = own.group == scheme.group and own.part or nil } },
     { __index = scheme })
 end

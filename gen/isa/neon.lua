@@ -156,6 +156,8 @@ return {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
     ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
+    ["int8 groups"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
+                        rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
     ["int8 int4"] = { way = "outer", op = "dot_bytes", group = 4, part = "byte_nibbles", widens = true,
                       rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
   },

@@ -97,6 +97,7 @@ return extend(neon, {
                       mmla = { op = "mmla_odd", rows = of_mmla } },
     ["int8 int8"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, rows = rows,
                       mmla = { op = "mmla_bytes", rows = of_mmla } },
+    ["int8 groups"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, rows = rows },
     ["int8 int4"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, part = "byte_nibbles",
                       rows = rows },
   },

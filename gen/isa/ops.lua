@@ -268,6 +268,10 @@ op { "dot_by_unsigned", "i <- i i i", "as dot_bytes, b's bytes without a sign", 
            "BYTE(a, 3) * UBYTE(b, 3))" }
 op { "minus_eights", "i <- i i", "a less 8 times the sum of b's signed bytes", optional = true,
      ref = "iadd(a, 0 - 8 * (BYTE(b, 0) + BYTE(b, 1) + BYTE(b, 2) + BYTE(b, 3)))" }
+op { "minus_128s", "i <- i i", "a less 128 times the sum of b's signed bytes", optional = true,
+     ref = "iadd(a, 0 - 128 * (BYTE(b, 0) + BYTE(b, 1) + BYTE(b, 2) + BYTE(b, 3)))" }
+op { "unsigned_bytes", "i <- i n", "signed bytes and 128 more: bytes without a sign", optional = true,
+     ref = "ixor(a, 2155905152 + n)" }
 -- signed nibbles, of which four steps are the low halves of a word's bytes, and the next four the high halves
 op { "byte_nibbles", "i <- i n", "the halves n of all bytes, as signed bytes", optional = true,
      ref = "QUAD(F(NIBBLE(a, n)), F(NIBBLE(a, n + 2)), F(NIBBLE(a, n + 4)), F(NIBBLE(a, n + 6)))" }

@@ -121,6 +121,8 @@ return {
     ["f32 f32"] = { way = "outer", rows = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } } },
     ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 10, 4, 2 }, rows = { 10, 4, 2 } } },
+    ["int8 groups"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
+                        rows = { columns = { 10, 4, 2 }, rows = { 10, 4, 2 } } },
     ["int8 int4"] = { way = "outer", op = "dot_bytes", group = 4, part = "byte_nibbles", widens = true,
                       rows = { columns = { 10, 4, 2 }, rows = { 10, 4, 2 } } },
   },

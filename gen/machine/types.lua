@@ -101,7 +101,8 @@ M.short_words = { name = "pairs of int8", bytes = 4, c = "int8_pair" }
 --   unit, error  as above; of integers unit is a part of the largest number that shares a scale
 --   scores       up to which the error is so, if not M.scores(unit)
 --   type         numbers of this type, which have no scale; else integers times a scale
---   columns      a scale is that of a column, else that of a group of its rows
+--   columns      a scale is that of a column, unless the key `group` makes groups of its rows
+--   in_groups    the name of its products with integers in groups (`products` of an ISA)
 --   deinterleave  a vector of words has the first numbers of as many columns as it has lanes, then the second ones
 M.quants = {}
 
@@ -120,8 +121,9 @@ end
 add_short("bf16", "bf16_half")
 add_short("f16", "f16_halves", true)
 
-M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, unit = 0.5 / 127, error = 3e-2 }
-M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 2.4e-1, scores = 4 }
+M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, in_groups = "groups", unit = 0.5 / 127,
+              error = 3e-2 }
+M.add_quant { name = "int4", bits = 4, op = "nibble", in_groups = "int4", unit = 1.0 / 8, error = 2.4e-1, scores = 4 }
 
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2

@@ -273,18 +273,18 @@ function M.pieces(part, type_size)
 end
 
 -- What the file has of a layer's matrices: bytes, how many numbers these are, and the type of the first. Where all
--- numbers could be those of int4, also the size of its groups.
+-- of them are in the same groups, also the keys that pack them so.
 function M.stored(layer, type_size)
-  local bytes, count, type, size = 0.0, 0, nil, nil
+  local bytes, count, type, keys = 0.0, 0, nil, nil
   for matrix, part in pairs(layer.weights) do
     if matrix:find "^w" and part.tensor then
       local elements, bytes_of = type_size(part.tensor.type, part.integers)
-      local own, same = part.blocks * part.count * part.width, type == nil or size == part.group
-      size = same and part.group or nil
+      local own, as = part.blocks * part.count * part.width, quantized.alike_of(part)
+      keys = as and (type == nil or keys and keys[1] == as[1]) and as or nil
       bytes, count, type = bytes + own * bytes_of / elements, count + own, type or part.title or part.tensor.type
     end
   end
-  return bytes, count, type, size
+  return bytes, count, type, keys
 end
 
 -- ---- layers ----

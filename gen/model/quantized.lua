@@ -94,10 +94,18 @@ end
 
 local PLAIN = { [4] = "U4", [8] = "U8" } -- types by bits, the lowest bits first
 
--- The size of groups whose integers are those of int4, or nil.
-function M.int4_group(bits, size, symmetric)
-  return bits == 4 and symmetric and size % 8 == 0 and size <= 16384 and size or nil
+-- Keys with which weights are packed in the same groups, { keys, how that rounds }; or nil. Integers of 8 bits may be
+-- -128, which a kernel's are not.
+function M.alike(bits, size, symmetric)
+  if not (bits == 8 or bits == 4 and symmetric) or size % 8 > 0 or size > 16384 then return nil end
+  return { ("weight_dtype=int%d group=%d"):format(bits, size),
+           bits == 4 and "with the same integers" or "with roundings of its own" }
 end
+
+-- The largest integer of each block of GGUF's Q8_0 is 127 or -127.
+local of_gguf = { Q8_0 = { "weight_dtype=int8 group=32", "with the same integers" } }
+
+function M.alike_of(part) return part.alike or of_gguf[part.tensor.type] end
 
 local function refuse_zeros(joined)
   if joined.zeros then tensors.fail(joined.zeros, "zeros that are not the middle are not read") end
@@ -197,7 +205,7 @@ local function fit_words(joined, part, c)
   part.tensor, part.in_out, part.turned = as(joined.quants, kind, part.width, features), true, true
   part.scaled = { { by = beside(part, joined.scales, count, true), zeros = zeros, columns = part.width, down = 1,
                     across = size } }
-  part.title, part.group = ("%s of %d bits"):format(name, bits), M.int4_group(bits, size, symmetric)
+  part.title, part.alike = ("%s of %d bits"):format(name, bits), M.alike(bits, size, symmetric)
 end
 
 -- compressed-tensors: words have numbers of a row, and the zero is the middle.
@@ -216,7 +224,7 @@ local function fit_packed(joined, part, c)
   part.tensor = as(joined.quants, PLAIN[bits], part.features, part.width)
   part.scaled = { { by = beside(part, joined.scales, count), zeros = 1 << (bits - 1), columns = part.width, down = 1,
                     across = across } }
-  part.title, part.group = ("integers of %d bits"):format(bits), M.int4_group(bits, across, true)
+  part.title, part.alike = ("integers of %d bits"):format(bits), M.alike(bits, across, true)
 end
 
 -- Scales of blocks of several rows, of which a part may have some.
@@ -256,6 +264,9 @@ local function fit_scaled(joined, part, c)
   part.tensor, part.title = as(joined.quants, joined.quants.type, part.features, part.width), joined.quants.type
   part.scaled = { { by = by, zeros = 0, columns = part.width, down = block.down or of,
                     across = block.across or part.width } }
+  if joined.quants.type == "I8" and (block.across or part.width) < part.width then
+    part.alike = M.alike(8, block.across)
+  end
 end
 
 -- By quant_method: how the tensors of each kind are read. Others have the same names for other things.

@@ -33,7 +33,7 @@ local function fail(layer, matrix, has, wanted)
 end
 
 -- What numbers of a matrix are multiplied by, as host's memory:scale takes it. part: of the matrix, in the order of the
--- layer; it gets the size of groups whose integers are those of int4.
+-- layer; it gets the keys that pack it in the same groups.
 function M.scaled(layer, of, part)
   local list, count = {}, part.blocks * part.count
   local function add(by, zeros, inputs, features)
@@ -51,7 +51,7 @@ function M.scaled(layer, of, part)
     local bits, middle = blocks.BITS[part.tensor.type], part.tensor.type:find "^U" and 8 or 0
     add(beside(of.block.scales), type(zeros) == "table" and beside(zeros, zeros.stride, zeros.integers) or zeros,
         of.block.size, 1)
-    part.group = quantized.int4_group(bits, of.block.size, zeros == middle)
+    part.alike = quantized.alike(bits, of.block.size, zeros == middle)
   end
   if of.by then add(of.by, nil, of.width, 1) end
   return list

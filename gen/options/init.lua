@@ -91,9 +91,11 @@ local function each_on(cfg)
   return ipairs(on)
 end
 
--- Whether a rule applies to these values: { of = the row's own value, but = { key, value }, with = { key = value } }.
+-- Whether a rule applies to these values: { of = the row's own value, but = { key, value }, with = { key = value },
+-- without = a key that has no value }.
 local function concerns(what, row, values)
   local key, is = table.unpack(what.but or {})
+  if what.without and values[what.without] then return false end
   for other, value in pairs(what.with or {}) do
     if values[other] ~= value then return false end
   end
@@ -136,7 +138,7 @@ end
 local function refusal(row, other, values)
   local default, implied = M.default(row, values), row.implied and row.implied(values)
   local equal = row.same_as and not implied and ("equal %s = "):format(row.same_as)
-  local must = { (equal or "be ") .. tostring(default) }
+  local must = { default == nil and "not be given" or (equal or "be ") .. tostring(default) }
   table.move(other.unless or {}, 1, #(other.unless or {}), 2, must)
   local short = not other.lacks and (other.is == nil or other.is == true)
   local with = short and other.key or ("%s = %s"):format(other.key, values[other.key])
@@ -255,8 +257,9 @@ end
 function M.numbers(cfg)
   local list = {}
   for _, row in ipairs(M.list) do
-    if row.number and (told(row, cfg) or row.beside and not row.bit and any_on(row.beside, cfg)) then
-      list[#list + 1] = { row.key, number_text(row, cfg[row.key]) }
+    local value = cfg[row.key]
+    if value ~= nil and row.number and (told(row, cfg) or row.beside and not row.bit and any_on(row.beside, cfg)) then
+      list[#list + 1] = { row.key, number_text(row, value) }
     end
   end
   return list

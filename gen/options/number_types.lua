@@ -10,18 +10,22 @@ for _, kind in ipairs(types.quants) do
   quants[#quants + 1] = kind.name
   if kind.type or kind.columns then
     for _, key in ipairs { "dtype", "ffn_dtype" } do
-      beside_int8[#beside_int8 + 1] = { key = key, is = "int8", of = kind.name,
+      beside_int8[#beside_int8 + 1] = { key = key, is = "int8", of = kind.name, without = kind.columns and "group",
                                         why = kind.type and "which multiplies integers"
-                                          or "which packs weights as int8 anyway, with a scale for each column" }
+                                          or "which has a scale for each column anyway; group = 32 makes smaller ones" }
     end
   end
 end
+
+-- Rows that share a scale, if the config does not say it: in int8 all rows of a column do.
+local GROUP = 32
+local function group_of(values) return values.weight_dtype == "int4" and GROUP or nil end
 
 -- The type of attention if projections have a type that attention cannot have: the one in which the ISA is fastest.
 local function attention_beside_int8(values)
   local own, isa = types.by_name[values.dtype], isas.list[values.isa]
   if not (own and own.quantized) then return nil end
-  if values.weight_dtype == "int4" then return "f32" end -- sums of groups are added in float32
+  if values.group or group_of(values) then return "f32" end -- sums of groups are added in float32
   return isa and isas.paired(isa, types.by_name.bf16) and "bf16" or "f32"
 end
 
@@ -35,6 +39,7 @@ end
 local called = { f32 = { "float32", "fp32", "float" }, f16 = { "float16", "half" }, bf16 = { "bfloat16" } }
 
 local NO_SCALES, FINER = "which has no scales", "which is more precise"
+local IN_Y = "since the sums of groups are added up in y, in float32"
 
 return {
   { key = "dtype", kind = "choice", choices = types.names, called = called,
@@ -72,18 +77,19 @@ return {
     default = "dtype", name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
     akin = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },
     excludes = { { key = "project", is = "none", why = "which leaves no weights" },
-                 { key = "io_dtype", of = "int4", why = "since the sums of groups are added up in y, in float32" },
+                 { key = "io_dtype", of = "int4", why = IN_Y },
                  table.unpack(beside_int8) },
-    doc = "number type of packed weights, which are multiplied as dtype; int8: a scale for each column; int4: one " ..
-      "for each `group` rows of a column; with dtype = int8 it may be int4",
+    doc = "number type of packed weights, which are multiplied as dtype; int8: a scale for each column, or for each " ..
+      "`group` rows of it; int4: likewise; with dtype = int8 it may be int4, or int8 with a group",
     draw = { chance = 0.25 } },
-  { key = "group", kind = "integer", min = 8, max = 16384, step = 8, default = 32, beside = { "weight_dtype" },
+  { key = "group", kind = "integer", min = 8, max = 16384, step = 8, implied = group_of, beside = { "weight_dtype" },
     name = "_gr", word = "groups of %s rows", number = true, also = { "group_size", "q_group_size" },
     akin = { "block_size" },
-    excludes = { { key = "weight_dtype", is = "int8", why = "which has a scale for a whole column" },
-                 { key = "weight_dtype", is = "bf16", why = NO_SCALES },
-                 { key = "weight_dtype", is = "f16", why = NO_SCALES } },
-    doc = "rows of a column that share a scale with weight_dtype = int4, a multiple of 8",
+    excludes = { { key = "weight_dtype", is = "bf16", why = NO_SCALES },
+                 { key = "weight_dtype", is = "f16", why = NO_SCALES },
+                 { key = "io_dtype", why = IN_Y } },
+    doc = "rows of a column that share a scale with weight_dtype = int4 (default: 32) or int8 (default: all), a " ..
+      "multiple of 8",
     draw = { chance = 0.4, of = { 8, 16, 24, 64 } } },
   { key = "io_dtype", kind = "choice", choices = types.stored_names, called = called, default = "f32", name = "_io_",
     word = "inputs and y in %s", bit = "MHAGEN_IO_DTYPE", number = true, akin = { "input_dtype", "output_dtype" },

@@ -130,7 +130,7 @@ function M.scheme(cfg, key)
   end
   if not type.quantized then return isas.scheme(isa, type) end
   local kind = types.quants[cfg.weight_dtype]
-  return isas.integers(isa, type, kind, kind and cfg.group)
+  return isas.integers(isa, type, cfg.group and kind, cfg.group)
     or refuse("weight_dtype", kind.name, ("isa = %s has no products of it with %s"):format(isa.name, type.name))
 end
 
@@ -145,8 +145,8 @@ local function of_weights(plan, kind)
   if not isas.has(plan.isa, quant) then
     refuse("weight_dtype", kind, ("isa = %s has nothing to widen it with"):format(plan.isa.name))
   end
-  local grouped = not (quant.columns or quant.type)
-  return tiles.target(plan, isas.quantized(plan.isa, plan.scheme, quant, grouped and plan.cfg.group or nil))
+  local group = kind == plan.cfg.weight_dtype and plan.cfg.group or nil
+  return tiles.target(plan, isas.quantized(plan.isa, plan.scheme, quant, group))
 end
 
 -- The type of arrays in memory, from a key.

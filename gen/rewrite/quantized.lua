@@ -99,7 +99,7 @@ end
 function M.tell(plan)
   for _, scheme in ipairs(of_integers(plan.stages)) do
     if scheme.group == 2 then choices.add(plan.why, "shorts") end
-    if scheme.quant.group then choices.add(plan.why, "nibbles") end
+    if scheme.quant.group then choices.add(plan.why, scheme.quant.bytes and "nibbles" or "groups") end
     tell(plan, scheme, graph.only_feeds(plan, scheme) and "feed-forward" or "projections")
   end
 end

@@ -90,7 +90,8 @@ const char *ref_weight_type(const mhagen_kernel *shape, int i) {
 }
 
 size_t ref_rows_of_scale(const mhagen_kernel *shape, const char *quants, size_t in) {
-  return strcmp(quants, "int4") ? in : (size_t)shape->group;
+  const char *own = small_weights(shape);
+  return own && !strcmp(quants, own) && shape->group > 0 ? (size_t)shape->group : in;
 }
 
 /* Each magnitude of a matrix becomes the largest that shares its scale; NaN stays. */

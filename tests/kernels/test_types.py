@@ -198,6 +198,12 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     text = (tmp_path / "i.c").read_text()
     for said in ('.dtype = "int8"', '.weight_dtype = "int4"', ".quant_beside = 1", ".quant_bytes = 1", ".error = 0.24"):
         assert said in text, said
+    run(MHAGEN, "gen", *shape[:-2], "weight_dtype=int8", "group=24", "dtype=int8", "name=g", "-o", tmp_path)
+    text = (tmp_path / "g.c").read_text()
+    for said in ".group = 24", ".quant_bits = 8", ".quant_group = 24", ".quant_beside = 1", ".error = 0.03":
+        assert said in text, said
+    assert ".quant_bytes" not in text and "a scale for 24 rows of a column" in explain(*shape[:-2], "weight_dtype=int8",
+                                                                                       "group=24")
     said = explain(*shape, "dtype=int8")
     assert "attention in f32" in said and "integers of 4 bits, with a scale for 16 rows of a column" in said
     bytes_of = packed_bytes("h=4 d_model=256 dk=64 seq=1 isa=scalar dtype=int8 weight_dtype=int4", tmp_path)
@@ -213,6 +219,39 @@ def test_int4_weights_and_int8_rows(shape, isa):
     """Of groups that end within a word of weights, or within a vector of words of a row; and attention in pairs, whose
     values are several groups' sums."""
     check(*shape.split(), "dtype=int8", "weight_dtype=int4", f"isa={isa}")
+
+
+@pytest.mark.parametrize("isa", filter(runs, ISAS))
+@pytest.mark.parametrize("shape", [
+    "h=2 d_model=300 dk=30 dv=21 y_width=133 seq=20 group=32 dtype=int8",
+    "h=2 d_model=40 dk=6 seq=9 group=16 dtype=int8 attend_dtype=bf16",
+    "h=4 h_kv=2 d_model=76 dk=16 seq=1 seq_kv=40 cache=append group=24 ffn=90 ffn_dtype=int8",
+    "h=4 h_kv=2 d_model=300 dk=16 seq=20 group=40 k_block=16 dtype=bf16"])
+def test_groups_of_int8(shape, isa):
+    check(*shape.split(), "weight_dtype=int8", f"isa={isa}")
+
+
+def test_what_groups_of_int8_gain(tmp_path):
+    """Rows and columns whose parts differ in size by a factor of a hundred lose less. Groups as long as a column give
+    the bytes of a scale for each column."""
+    width, seq, draw = 256, 8, random.Random(1)
+    sizes = [100.0 if i < 16 else 1.0 for i in range(width)]
+    x = floats([draw.gauss(0, 1) * sizes[i % width] for i in range(seq * width)])
+    w = floats([draw.gauss(0, 1) / sizes[i // width] for i in range(width * width)])
+    right = [sum(x[r * width + i] * w[i * width + c] for i in range(width)) for r in range(seq) for c in range(width)]
+
+    def off(name, **keys):
+        kernel = Generated(dict(attention="none", d_model=width, y_width=width, seq=seq, dtype="int8", **keys),
+                           "scalar", tmp_path / name)
+        y = floats([0] * seq * width)
+        kernel.pack(wo=ctypes.addressof(w))
+        kernel.run(q=ctypes.addressof(x), y=ctypes.addressof(y))
+        return math.sqrt(sum((a - b) ** 2 for a, b in zip(y, right)) / sum(b * b for b in right)), bytes(y)
+
+    errors = {group: off(f"g{group}", weight_dtype="int8", group=group) for group in (16, 32, 256)}
+    whole = off("whole")
+    assert errors[16][0] < 0.012 and errors[32][0] < 0.2 < whole[0], (errors[16][0], errors[32][0], whole[0])
+    assert errors[256][1] == whole[1]
 
 
 @pytest.mark.parametrize("kind, error, unit", [("bf16", "0.012", "0x1p-8"), ("f16", "0.0015", "0x1p-11")])
@@ -279,16 +318,16 @@ def test_error_of_int4_without_biases(shape):
     ("project=none weight_dtype=int4",
      "weight_dtype = int4: must be dtype with project = none, which leaves no weights"),
     ("group=64", "group = 64: has no effect without weight_dtype"),
-    ("group=64 weight_dtype=int8",
-     "group = 64: must be 32 with weight_dtype = int8, which has a scale for a whole column"),
-    ("group=64 weight_dtype=bf16", "group = 64: must be 32 with weight_dtype = bf16, which has no scales"),
+    ("group=64 weight_dtype=bf16", "group = 64: must not be given with weight_dtype = bf16, which has no scales"),
+    ("group=64 weight_dtype=int8 io_dtype=bf16", "group = 64: must not be given with io_dtype, "
+     "since the sums of groups are added up in y, in float32"),
     ("weight_dtype=f16 value_weight_dtype=int8",
      "value_weight_dtype = int8: must be weight_dtype with weight_dtype = f16, which is more precise"),
     ("weight_dtype=f16 dtype=int8",
      "weight_dtype = f16: must be dtype with dtype = int8, which multiplies integers"),
     ("weight_dtype=int8 dtype=int8",
-     "weight_dtype = int8: must be dtype with dtype = int8, which packs weights as int8 anyway, "
-     "with a scale for each column"),
+     "weight_dtype = int8: must be dtype with dtype = int8, which has a scale for each column anyway; "
+     "group = 32 makes smaller ones"),
     ("ffn=8 weight_dtype=f16 ffn_dtype=int8",
      "weight_dtype = f16: must be dtype with ffn_dtype = int8, which multiplies integers"),
     ("ffn_dtype=bf16", "ffn_dtype = bf16: has no effect without ffn"),

@@ -251,9 +251,14 @@ def test_rotations(tmp_path):
     ("compressed", "integers of 4 bits, 6,144 bytes a layer: weight_dtype=int4 group=32 packs fewer, with the same "
      "integers"),
     ("gptq", "gptq of 4 bits, 6,144 bytes a layer: weight_dtype=int4 packs fewer, with roundings of its own"),
+    ("compressed, 8 bits", "integers of 8 bits, 12,288 bytes a layer: weight_dtype=int8 group=32 packs fewer, with "
+     "roundings of its own"),
+    ("gptq, 8 bits", "gptq of 8 bits, 12,288 bytes a layer: weight_dtype=int8 group=32 packs fewer, with roundings of "
+     "its own"),
+    ("int8, groups", "I8, 12,288 bytes a layer: weight_dtype=int8 group=24 packs fewer, with roundings of its own"),
     ("int8", "I8, 12,288 bytes a layer: weight_dtype=int8 packs fewer, with roundings of its own")])
 def test_proposal(case, told, tmp_path):
-    """int4 keeps integers around zero, in groups of the same size."""
+    """int4 keeps integers around zero; groups are of the same size."""
     tensors, _, quantization = made(case)
     folder = save(tmp_path / "model", tensors, quantization)
     assert f"the file has them as {told}\n" in run(MHAGEN, "model", folder, "isa=scalar", "seq=3", "-o", tmp_path / "o")

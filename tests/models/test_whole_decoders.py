@@ -121,6 +121,7 @@ def test_number_types_and_members(llama, tmp_path):
     right = model(torch.tensor([TEXT])).logits[0, -1]
     for number, (keys, part) in enumerate({("isa=scalar", "weight_dtype=int8", "cache_dtype=int8"): 5e-2,
                                            ("isa=scalar+avx2", "cache_dtype=f16"): 1e-2,
+                                           ("isa=scalar", "dtype=int8", "weight_dtype=int8", "group=16"): 5e-2,
                                            ("isa=scalar", "dtype=bf16"): 5e-2}.items()):
         whole = Decoder(folder, tmp_path / str(number), *keys, "seq=1,8", f"seq_kv={PLACES}")
         assert whole.run(TEXT[:-1])[0] == 0
@@ -188,8 +189,8 @@ def test_example(llama, tmp_path):
 # ---- GGUF ----
 
 
-def as_gguf(model, path, arch, words="F32", **fields):
-    """A model as the tools of these files write it. words: the type of the table of words."""
+def as_gguf(model, path, arch, words="F32", maps="F32", **fields):
+    """A model as the tools of these files write it. words, maps: the types of the table of words and of matrices."""
     import gguf
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
@@ -211,7 +212,7 @@ def as_gguf(model, path, arch, words="F32", **fields):
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
         if arch == "llama" and heads:  # rope turns neighbours
             x = x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        kind = gguf.GGMLQuantizationType[words if "embed_tokens" in name else "F32"]
+        kind = gguf.GGMLQuantizationType[words if "embed_tokens" in name else maps if x.ndim > 1 else "F32"]
         if name != "lm_head.weight" or not config.tie_word_embeddings:
             writer.add_tensor(names.get_name(name, (".weight", ".bias")),
                               gguf.quants.quantize(x.float().contiguous().numpy(), kind), raw_dtype=kind)
@@ -233,6 +234,29 @@ def test_gguf(name, tmp_path):
     status, rows, logits = whole.run(TEXT)
     assert status == 0 and near(rows, model.base_model(torch.tensor([TEXT])).last_hidden_state[0])
     assert near(logits, model(torch.tensor([TEXT])).logits[0, -1])
+
+
+@torch.no_grad()
+def test_groups_of_gguf(tmp_path):
+    """Groups of int8 as the file has them are its own numbers."""
+    if not installed("gguf"):
+        pytest.skip("gguf is not installed")
+    model = model_of("qwen3", tmp_path / "model", hidden_size=64, intermediate_size=96, head_dim=16)
+    as_gguf(model, tmp_path / "model.gguf", "qwen3", "Q8_0", "Q8_0", vocab_size=50)
+    said = run(MHAGEN, "model", tmp_path / "model.gguf", "isa=scalar", "seq=8", "-o", tmp_path / "attention")
+    assert "as Q8_0, 13,056 bytes a layer: weight_dtype=int8 group=32 packs fewer, with the same integers" in said
+
+    def logits(name, *keys):
+        whole = Decoder(tmp_path / "model.gguf", tmp_path / name, f"isa={drawn_isa(name)}", "seq=8", f"seq_kv={PLACES}",
+                        *keys)
+        status, _, found = whole.run(TEXT)
+        assert status == 0
+        return found
+
+    right = logits("floats")
+    assert near(logits("groups", "weight_dtype=int8", "group=32"), right, 1e-5)
+    assert not near(logits("columns", "weight_dtype=int8"), right, 1e-4)
+    assert near(logits("rows", "dtype=int8", "weight_dtype=int8", "group=32"), right, 5e-2)
 
 
 # ---- what is refused ----

@@ -249,7 +249,9 @@ def test_toy_stage(config, tmp_path):
 ENDS = [ADDED[0], ADDED[2], "h=5 d_model=600 dk=80 seq=23 k_block=64", "h=3 d_model=37 dk=5 seq=37 dtype=int8",
         "h=2 d_model=64 dk=32 seq=90 q_len=true batch=2",
         "h=3 d_model=40 dk=8 seq=37 q_len=true io_dtype=bf16 batch=2", "h=2 d_model=70 dk=32 seq=1 io_dtype=bf16",
-        "h=2 d_model=48 dk=8 seq=20 weight_dtype=int8", "h=2 d_model=600 dk=32 seq=20 weight_dtype=int4",
+        "h=2 d_model=48 dk=8 seq=20 weight_dtype=int8",
+        "h=2 d_model=48 dk=8 seq=9 dtype=int8 weight_dtype=int8 group=16",
+        "h=2 d_model=600 dk=32 seq=20 weight_dtype=int4",
         "h=2 d_model=48 dk=16 seq=40 dtype=f16 sum_dtype=f16 q_len=true"]
 TILED = "h=3 d_model=37 dk=16 seq=70 dtype=bf16"
 

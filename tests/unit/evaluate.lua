@@ -13,8 +13,12 @@ local M = {}
 local fn = {}
 
 function fn.F(x) return (string.unpack("<f", string.pack("<f", x))) end
-function fn.BITS(x) return (string.unpack("<i4", string.pack("<f", x))) end
-function fn.FLOAT(bits) return (string.unpack("<f", string.pack("<I4", bits & 0xFFFFFFFF))) end
+-- Words that are signaling NaN as floats stay integers: a conversion to double would change their bits.
+function fn.BITS(x) return math.type(x) == "integer" and x or (string.unpack("<i4", string.pack("<f", x))) end
+function fn.FLOAT(bits)
+  local x = string.unpack("<f", string.pack("<I4", bits & 0xFFFFFFFF))
+  return (x == x or bits & 0x400000 ~= 0) and x or bits
+end
 function fn.pick(condition, yes, no) if condition then return yes end return no end
 function fn.fabsf(x) return math.abs(x) end
 function fn.isnan(x) return x ~= x end
@@ -317,7 +321,7 @@ function tile_ops.writes(tiles, node, scope)
 end
 
 -- Ops that leave numbers as they are, and words, which are integers here.
-local moves = { load = true, load_n = true, trn_lo = true, trn_hi = true }
+local moves = { load = true, load_n = true, trn_lo = true, trn_hi = true, as_f = true }
 
 -- What the lanes of an op see, by the words of its meaning. Each run sets `pointer`, `list`, which has the operands in
 -- order, and the words of literals.
