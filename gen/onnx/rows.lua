@@ -188,13 +188,18 @@ function M.projections(find, value)
   return all
 end
 
+-- Where a product's result is read twice, a bias that is added to it elsewhere is none of this value.
 function M.projection(find, value)
   value = M.origin(find, value)
   local node = find.graph.makers[value]
   local list, before = row_of(find, node, "Add", width_of(find, value))
   if list then node = find.graph.makers[M.origin(find, before)] end
   local product = products.by_constant(find.elements, node)
-  return product and with_bias(find, product)
+  if not product then return nil end
+  local made = with_bias(find, product)
+  if M.origin(find, made.out) == value then return made end
+  local own = product.bias and M.vector(find, product.bias, product.columns)
+  return { product = product, out = value, bias = list or own }
 end
 
 -- ---- norms ----
