@@ -274,7 +274,7 @@ class Columns(torch.nn.Module):
 @pytest.mark.parametrize("name, make, columns", in_turn([
     ("one twice", lambda a, b: (a + 0, a), 2), ("one of three", lambda a, b, c: (a, b), 3),
     ("hidden", lambda a, b: (a.masked_fill(torch.arange(a.shape[1]) == 0, -9), b), 2),
-    ("a scaled one", lambda a, b: (a, 2 * b), 2), ("of one row", lambda a, b: (a[:, :1], b[:, :1]), 2),
+    ("of one row", lambda a, b: (a[:, :1], b[:, :1]), 2),
 ], "no columns of graphs", count=2))
 def test_no_answers(name, make, columns, tmp_path):
     model = model_of(lambda name: Columns(make, columns), name).eval()
