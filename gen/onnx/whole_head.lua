@@ -44,13 +44,16 @@ end
 
 -- What a product with its bias is, once it is proved; with a factor it makes `out`.
 local function proved(find, found, factor, out)
-  local product = found.product
+  local product, all = found.product, (factor or 1) * (found.product.factor or 1)
   local step = { product = product, bias = found.bias, depth = product.width, width = product.columns }
-  if factor and factor ~= 1 then
+  if not whole_tail.fits(all) then refuse("weights are not multiplied by %g", all) end
+  if all ~= 1 then
     step.by = {}
-    for i = 1, step.width do step.by[i] = factor end
-    step.bias = step.bias and {}
-    for i, x in ipairs(found.bias or {}) do step.bias[i] = factor * x end
+    for i = 1, step.width do step.by[i] = all end
+  end
+  if factor and step.bias then
+    step.bias = {}
+    for i, x in ipairs(found.bias) do step.bias[i] = factor * x end
   end
   step.matrix = proposal.matrix_of(product, nil, step.by)
   whole_layers.prove(find, { product.x }, out or found.out, function(run, x)
@@ -94,7 +97,7 @@ end
 
 local function head_of(find, whole, value, output)
   local from, factor = whole_tail.unscaled(find, value)
-  local last = rows.projection(find, from) or refuse("no product makes it")
+  local last = rows.projection(find, from, true) or refuse("no product makes it")
   local steps, kind = { proved(find, last, factor, value) }, nil
   kind, from = taken_by(find, whole, steps[1], last.product.x)
   if not kind then

@@ -5,6 +5,7 @@
 --                                 by = a constant factor or nil, .. }, ..
 --   before(find, whole, value) -> what is to be the head: the value that they are of, with the constants that its
 --                                 weights may be multiplied by
+--   fits(factor)               whether weights may be multiplied by it
 --   unscaled(find, value) -> the value before such constants, and their product
 --   scaled(find, value) -> the value behind the constants that it is multiplied by
 --   told(find, whole, head, output) -> words about an output that is made of the head by such functions, "" where it is
@@ -113,6 +114,11 @@ end
 -- Weights times a factor far from one would leave the range of float16.
 local LEAST_FACTOR, MOST_FACTOR = 1 / 64, 1024
 
+function M.fits(factor)
+  local size = math.abs(factor)
+  return size >= LEAST_FACTOR and size <= MOST_FACTOR
+end
+
 function M.unscaled(find, value)
   local all, from = 1, value
   local made = constant(find, origin(find, from))
@@ -120,8 +126,7 @@ function M.unscaled(find, value)
     all, from = all * made.by, made.x
     made = constant(find, origin(find, from))
   end
-  local size = math.abs(all)
-  if size >= LEAST_FACTOR and size <= MOST_FACTOR then return from, all end
+  if M.fits(all) then return from, all end
   return value, 1
 end
 

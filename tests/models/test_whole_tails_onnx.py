@@ -222,6 +222,22 @@ def test_factors(name, bias, tmp_path):
         assert status == 0 and near(found[:length] if take is each else found[0], right)
 
 
+@torch.no_grad()
+def test_optimized(tmp_path):
+    """ONNX Runtime writes the factor into the product."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = model_of(made(first, linear(LABELS, False), times(2.5)), "optimized").eval()
+    path = export(model, text_inputs(model, "bert"), tmp_path / "m.onnx", "optimized", ["scores"])
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "o.onnx"), 3
+    onnxruntime.InferenceSession(path, options)
+    assert b"alpha" in (tmp_path / "o.onnx").read_bytes()
+    ids = torch.randint(3, 60, (1, 7))
+    status, found, _ = headed(tmp_path / "o.onnx", tmp_path / "out", "optimized").run(ids)
+    assert status == 0 and near(found[:1], model(ids, torch.ones_like(ids), torch.zeros_like(ids)))
+
+
 class Answers(torch.nn.Module):
     """What is made of the columns of one product of each row."""
 
