@@ -16,6 +16,7 @@ for name in ("do_convert_rgb processor_class _valid_processor_keys data_format i
              "return_tensors device disable_grouping"):gmatch "%S+" do HARMLESS[name] = true end
 
 local MOST_CHANNELS, LARGEST = 4, 1 << 14
+local LEAST, MOST = 1e-30, 1e30 -- within the range of float32
 
 -- As Pillow numbers them.
 local FILTERS = { [0] = "nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming" }
@@ -32,18 +33,20 @@ local function kind_of(c)
   return kind
 end
 
--- A number for each channel.
-local function list_of(c, name, channels)
+-- A number for each channel, from `least` on where that is given.
+local function list_of(c, name, channels, least)
   local list = {}
   if channels > MOST_CHANNELS then c:fail(name, "images have %d channels", channels) end
-  if not c:is_list(name) then
-    for i = 1, channels do list[i] = c:number(name) end
-    return list
+  local given = c:is_list(name) and c:list(name)
+  if given and #given ~= channels then
+    c:fail(name, "must have %d numbers, as images have channels", channels)
   end
-  local given = c:list(name)
-  if #given ~= channels then c:fail(name, "must have %d numbers, as images have channels", channels) end
-  for i, x in ipairs(given) do
-    if type(x) ~= "number" or x ~= x or math.abs(x) == math.huge then c:fail(name, "must be numbers") end
+  for i = 1, channels do
+    local x = given and given[i] or not given and c:number(name)
+    local size = type(x) == "number" and math.abs(x) or -1
+    if not (size >= (least or 0) and size <= MOST) then
+      c:fail(name, "must be numbers in the range of float32%s", least and ", and not 0" or "")
+    end
     list[i] = x
   end
   return list
@@ -89,10 +92,7 @@ function M.of(c, channels)
   if c:flag("do_rescale", true) then made.scale = c:number("rescale_factor", 1 / 255) + 0.0 end
   for i = 1, channels do made.mean[i], made.std[i] = 0.0, 1.0 end
   if c:flag("do_normalize", true) then
-    made.mean, made.std = list_of(c, "image_mean", channels), list_of(c, "image_std", channels)
-  end
-  for _, x in ipairs(made.std) do
-    if x == 0 then c:fail("image_std", "must not be 0") end
+    made.mean, made.std = list_of(c, "image_mean", channels), list_of(c, "image_std", channels, LEAST)
   end
   local size
   made.said, size = sizes_of(c, kind)
