@@ -51,6 +51,9 @@ local function read_json(path, nulls)
   return values
 end
 
+-- The fields of a file of JSON.
+function M.fields_of(path) return fields.new(path, read_json(path, true)) end
+
 -- The shards that an index names.
 local function shards(path)
   local map, list, seen = read_json(path).weight_map, {}, {}
@@ -116,7 +119,7 @@ end
 local function open_folder(dir)
   local path, files = dir .. "/config.json", weight_files(dir)
   if not files and not host.exists(path) then refuse_others(dir) end
-  local config = fields.new(path, read_json(path, true))
+  local config = M.fields_of(path)
   if not files and not config:has "model_type" then refuse_others(dir) end
   local model = { path = path, data = dir, type = config:word "model_type", rows = families.rows, fields = config,
                   layers = layers.of }

@@ -172,7 +172,7 @@ local function weights_of(step, first, count)
   local matrix, norm, bias, columns = step.matrix, step.norm, step.bias, {}
   if count then
     for i = 1, count do columns[i] = first + i - 1 end
-    matrix = proposal.matrix_of(step.product, columns)
+    matrix = proposal.matrix_of(step.product, columns, step.by and table.move(step.by, 1, count, 1, {}))
     bias = bias and table.move(bias, first + 1, first + count, 1, {})
   end
   return { wo = parts.matrix({ in_out = false, name = "head" }, "wo", matrix, { step.depth, #matrix.columns }),

@@ -3,8 +3,10 @@
 
 local host = require "host"
 local errors = require "command.errors"
+local image_processor = require "model.image_processor"
 local layers = require "model.layers"
 local resized = require "model.resized"
+local weights = require "command.weights"
 local whole_product = require "command.whole_product"
 
 local M = {}
@@ -24,6 +26,35 @@ function M.size(text)
   return size
 end
 
+-- Files that say what a processor makes of images, and the object of it within.
+local PROCESSORS = { { "preprocessor_config.json" }, { "processor_config.json", "image_processor" } }
+
+local function read_processor(model, channels)
+  for _, row in ipairs(PROCESSORS) do
+    local path = model.data .. "/" .. row[1]
+    local c = host.exists(path) and weights.fields_of(path)
+    if c and row[2] then c = c:object(row[2]) end
+    if c then return image_processor.of(c, channels), row[1] end
+  end
+end
+
+-- Finds how pixels are normalized, which is the caller's work: made.processor, and words about it for the summary.
+local function add_processor(model, made)
+  local ok, found, file = pcall(read_processor, model, made.values.channels)
+  if not ok then
+    if type(found) ~= "table" or not found.message then error(found, 0) end
+    model.pixels = found.message .. ", so the header does not say how pixels are normalized"
+  elseif found then
+    local height, width = made.values.image_height, made.values.image_width
+    made.processor, found.file = found, file
+    model.pixels = ("the header has scale, mean and deviation of %s"):format(file)
+    if found.height and (found.height ~= height or found.width ~= width) then
+      model.pixels = model.pixels .. ("; it makes images of %dx%d, and the program takes %dx%d"):format(found.height,
+        found.width, height, width)
+    end
+  end
+end
+
 -- Takes what the model's row says of its input, and gives its layers their number of rows.
 -- size: of images, as the user says it, or nil.
 function M.begin(model, size)
@@ -32,6 +63,7 @@ function M.begin(model, size)
     error({ message = ("--image: type %s takes what its config.json says"):format(model.type) }, 0)
   end
   whole.made = whole.inputs(model.fields, size and M.size(size))
+  if whole.made.input == "pixels" then add_processor(model, whole.made) end
   function whole.keys(c, i)
     local all = keys(c, i)
     all.seq = whole.made.rows
@@ -43,10 +75,10 @@ end
 local function add_product(kernels, given, width, of, part)
   local depth = 1
   for _, size in ipairs(of.axes) do depth = depth * size end
-  local weights = { wo = part(of.module .. ".weight", width, depth, { width, table.unpack(of.axes) }) }
-  weights.bo = of.bias and part(of.module .. ".bias", width)
+  local own = { wo = part(of.module .. ".weight", width, depth, { width, table.unpack(of.axes) }) }
+  own.bo = of.bias and part(of.module .. ".bias", width)
   local size = { rows = of.rows, depth = depth, width = width, act = of.act }
-  local entry = whole_product.add(kernels, given, size, { { name = of.module, weights = weights } })
+  local entry = whole_product.add(kernels, given, size, { { name = of.module, weights = own } })
   entry.gathered = of.rows * depth
   return entry
 end

@@ -86,10 +86,25 @@ local function norm_at(biased, before)
   return ("packed + %sGAINS_AT"):format(before) .. (biased and (", packed + %sBIASES_AT"):format(before) or "")
 end
 
+-- How the caller normalizes pixels, where the model says it.
+local function add_processor(values, processor)
+  if processor then
+    for _, name in ipairs { "mean", "std" } do
+      local list = {}
+      for i, x in ipairs(processor[name]) do list[i] = cprint.float(x) end
+      values["pixel_" .. name] = table.concat(list, ", ")
+    end
+    values.pixel_scale, values.pixel_sizes = cprint.double(processor.scale), processor.said
+    values.processor_file = processor.file
+  end
+  values.processor = part(values, processor, "whole_processor.h.in")
+end
+
 -- What only encoders of images and of sound have.
 local function add_inputs(values, embeddings)
   local made, tokens, gathered = embeddings.inputs, {}, 0
   for name, value in pairs(made.values) do values[name] = tostring(value) end
+  add_processor(values, made.processor)
   for i, one in ipairs(embeddings.tokens) do tokens[i] = tostring(one.at) end
   for i, entry in ipairs(embeddings.products) do
     gathered = math.max(gathered, entry.gathered)

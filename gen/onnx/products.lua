@@ -7,7 +7,8 @@
 --   turned(product)            the same with a and b exchanged: rows of one are columns of the other
 --   of_integers(graph, node), last_of_integers(graph, node)    the node that ends a product of integers, by the one
 --                                                             that quantizes its rows, and by the product itself
---   by_constant(elements, node)    a product by a constant matrix, which is a projection; or nil and why it is none:
+--   by_constant(elements, node, scaled)    a product by a constant matrix, which is a projection; or nil and why it is
+--                                          none. scaled: also one that is multiplied by its own `factor`
 --     { node, x, out, matrix, rows, width, columns, bias = value or nil,
 --       x_at(row, i), cell(i) -> row, column of an element of the output }
 --     matrix = { tensor, in_out, features = all that the tensor has, of(column) = the feature that a column is,
@@ -242,10 +243,13 @@ end
 
 function constant.MatMul(elements, node) return plain(elements, node, false) end
 
-function constant.FusedMatMul(elements, node)
+function constant.FusedMatMul(elements, node, scaled)
   local t = node.attributes
-  if (t.alpha or 1) ~= 1 or (t.transA or 0) + (t.transBatchA or 0) + (t.transBatchB or 0) > 0 then return nil end
-  return plain(elements, node, (t.transB or 0) ~= 0)
+  local factor = t.alpha or 1
+  if factor ~= 1 and not scaled or (t.transA or 0) + (t.transBatchA or 0) + (t.transBatchB or 0) > 0 then return nil end
+  local made, why = plain(elements, node, (t.transB or 0) ~= 0)
+  if made then made.factor = factor end
+  return made, why
 end
 
 function constant.Gemm(elements, node)
@@ -321,10 +325,10 @@ function M.of(elements, node)
   return read(elements, node)
 end
 
-function M.by_constant(elements, node)
+function M.by_constant(elements, node, scaled)
   local read = node and constant[node.op]
   if not read then return nil end
-  local product, why = read(elements, node)
+  local product, why = read(elements, node, scaled)
   return product, why and ("%s (%s) %s"):format(node.name, node.op, why)
 end
 

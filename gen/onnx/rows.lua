@@ -14,7 +14,7 @@
 --   scaled_before(find, value) -> of such a product the value, and the row; else the value
 --   projections(find, value) -> { product, out = value behind the bias, bias = numbers or nil } of each product of
 --                          these rows by a constant
---   projection(find, value) -> that which makes a value, or nil
+--   projection(find, value, scaled) -> that which makes a value, or nil; scaled: of gen/onnx/products.lua
 --   norm_of(find, value) -> the only norm of a value, of gen/onnx/norms.lua, with out = its result behind gains and
 --                          biases; or nil, and true if there are several
 -- find.row_norms: of gen/onnx/norms.lua, with biases
@@ -188,13 +188,18 @@ function M.projections(find, value)
   return all
 end
 
-function M.projection(find, value)
+-- Where a product's result is read twice, a bias that is added to it elsewhere is none of this value.
+function M.projection(find, value, scaled)
   value = M.origin(find, value)
   local node = find.graph.makers[value]
   local list, before = row_of(find, node, "Add", width_of(find, value))
   if list then node = find.graph.makers[M.origin(find, before)] end
-  local product = products.by_constant(find.elements, node)
-  return product and with_bias(find, product)
+  local product = products.by_constant(find.elements, node, scaled)
+  if not product then return nil end
+  local made = with_bias(find, product)
+  if M.origin(find, made.out) == value then return made end
+  local own = product.bias and M.vector(find, product.bias, product.columns)
+  return { product = product, out = value, bias = list or own }
 end
 
 -- ---- norms ----

@@ -68,45 +68,36 @@ local function sorted(names)
   return list
 end
 
--- The head: of the first output that is one, or of several that are its columns, or else of the first output that is
--- made of one alone. tails: { from, behind } of each, as whole_tail finds them.
-local function head_of(find, whole, names, tails)
-  local head
-  for _, name in ipairs(names) do head = head or whole_head.of(find, whole, name, name) end
-  head = head or whole_head.of_columns(find, whole, names)
-  for i, name in ipairs(names) do
-    local from, behind = table.unpack(tails[i])
-    head = head or behind[1] and whole_head.of(find, whole, from, name) or nil
+-- The head: of the first output that is one, perhaps times a constant, or of several that are its columns, or else of
+-- the first output that is made of one alone.
+local function head_of(find, whole, names)
+  local before = {}
+  for _, name in ipairs(names) do before[name] = whole_tail.before(find, whole, name) end
+  local function first(is_one)
+    for _, name in ipairs(names) do
+      local head = is_one(name) and whole_head.of(find, whole, before[name], name)
+      if head and whole_tail.told(find, whole, head, name) then return head end
+    end
   end
-  return head
-end
-
--- What is behind the head before an output, in words.
-local function told(behind, of, output)
-  local nodes = {}
-  for i = #behind, 1, -1 do
-    nodes[#nodes + 1], of = wording.short(behind[i].node.name), behind[i].words:format(of)
-  end
-  return ("%s (%s %s before output %s), which stays with the caller"):format(of, nodes[2] and "nodes" or "node",
-    table.concat(nodes, " and "), wording.short(output))
+  return first(function(name) return not whole_tail.behind(find, whole, name)[1] end)
+    or first(function(name) return before[name] == name end)
+    or whole_head.of_columns(find, whole, names)
+    or first(function() return true end)
 end
 
 local function read_outputs(find, whole)
-  local names, tails, left = {}, {}, whole.left
+  local names, left = {}, whole.left
   for _, name in ipairs(sorted(find.graph.outputs)) do
-    if rows.origin(find, name) ~= whole.rows then
-      names[#names + 1], tails[#tails + 1] = name, { whole_tail.before(find, name) }
-    end
+    if rows.origin(find, name) ~= whole.rows then names[#names + 1] = name end
   end
-  whole.head = head_of(find, whole, names, tails)
-  for i, name in ipairs(names) do
-    local from, behind = table.unpack(tails[i])
-    if whole.head and rows.origin(find, from) == whole.head.value then
-      left[#left + 1] = behind[1] and told(behind, "args." .. whole.head.name, name)
-    elseif not (whole.head and whole.head.outputs and whole.head.outputs[name]) then
-      local words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole, name)) or ""
-      left[#left + 1] = "output " .. wording.short(name) .. words
+  whole.head = head_of(find, whole, names)
+  for _, name in ipairs(names) do
+    local words = whole.head and whole_tail.told(find, whole, whole.head, name)
+    if not words then
+      words = whole.ids and (" (%s)"):format(whole_outputs.told(find, whole, name)) or ""
+      words = "output " .. wording.short(name) .. words
     end
+    left[#left + 1] = words ~= "" and words or nil
   end
 end
 

@@ -1,18 +1,19 @@
 -- The head of an encoder in an ONNX graph: one or two products behind what is taken of the last rows, with an
--- activation between them, and perhaps a norm in front of each. It is proposed by the nodes, and then proved on drawn
--- numbers.
+-- activation between them, and perhaps a norm in front of each. Constants that the last product is multiplied by belong
+-- to its weights. A head is proposed by the nodes, and then proved on drawn numbers.
 --
 -- of(find, whole, value, output) returns the head, or nil where the value is made in another way.
 --
--- of_columns(find, whole, names) does so for outputs that are the columns of one product. The head then has outputs =
--- { name = true }.
+-- of_columns(find, whole, names) does so where what makes some of these outputs are the columns of one product. The
+-- head then has columns = { value = its number from 0 }.
 --
 --     whole      of gen/onnx/whole.lua
 --     output     of the graph, which is the value or made of it alone
 --     head       { value = of the graph, name = logits or embedding, said = words about the result, steps = list,
 --                rows = first, mean, all or asked }
 --     step       { matrix = of gen/onnx/proposal.lua, product = of gen/onnx/products.lua, depth, width }, and where it
---                has them norm = of gen/onnx/whole_layers.lua, bias = numbers, act
+--                has them norm = of gen/onnx/whole_layers.lua, bias = numbers, act, by = factors of the columns of the
+--                matrix
 
 local indices = require "onnx.indices"
 local meanings = require "onnx.meanings_of_layers"
@@ -22,6 +23,7 @@ local rows = require "onnx.rows"
 local values = require "onnx.values"
 local whole_layers = require "onnx.whole_layers"
 local whole_outputs = require "onnx.whole_outputs"
+local whole_tail = require "onnx.whole_tail"
 local wording = require "base.wording"
 
 local M = {}
@@ -42,12 +44,21 @@ local function product_before(find, value)
   end
 end
 
--- What a product with its bias is, once it is proved.
-local function proved(find, found)
-  local product = found.product
-  local step = { product = product, matrix = proposal.matrix_of(product), bias = found.bias, depth = product.width,
-                 width = product.columns }
-  whole_layers.prove(find, { product.x }, found.out, function(run, x)
+-- What a product with its bias is, once it is proved; with a factor it makes `out`.
+local function proved(find, found, factor, out)
+  local product, all = found.product, (factor or 1) * (found.product.factor or 1)
+  local step = { product = product, bias = found.bias, depth = product.width, width = product.columns }
+  if not whole_tail.fits(all) then refuse("weights are not multiplied by %g", all) end
+  if all ~= 1 then
+    step.by = {}
+    for i = 1, step.width do step.by[i] = all end
+  end
+  if factor and step.bias then
+    step.bias = {}
+    for i, x in ipairs(found.bias) do step.bias[i] = factor * x end
+  end
+  step.matrix = proposal.matrix_of(product, nil, step.by)
+  whole_layers.prove(find, { product.x }, out or found.out, function(run, x)
     local y = run:product(x, whole_layers.numbers_of(find, run, step.matrix))
     return step.bias and run:apply("add", y, values.value(run.arrays.numbers(step.bias), { step.width })) or y
   end)
@@ -87,9 +98,10 @@ local function is_of_words(whole, kind, steps)
 end
 
 local function head_of(find, whole, value, output)
-  local last = rows.projection(find, value) or refuse("no product makes it")
-  local steps = { proved(find, last) }
-  local kind, from = taken_by(find, whole, steps[1], last.product.x)
+  local from, factor = whole_tail.unscaled(find, value)
+  local last = rows.projection(find, from, true) or refuse("no product makes it")
+  local steps, kind = { proved(find, last, factor, value) }, nil
+  kind, from = taken_by(find, whole, steps[1], last.product.x)
   if not kind then
     local first = product_before(find, from) or refuse("nothing is taken of the rows")
     table.insert(steps, 1, proved(find, first))
@@ -120,33 +132,45 @@ local function column_of(find, product, value)
   end
 end
 
--- The names of the outputs that are the columns of a product, in their order; or nil.
-local function columns_of(find, product, names)
-  if #names ~= product.columns then return nil end
-  local columns = {}
-  for _, name in ipairs(names) do
-    local column = column_of(find, product, name)
-    if not column or columns[column + 1] then return nil end
-    columns[column + 1] = name
+-- The columns that values are, { value = number }, if they are all those of a product; or nil.
+local function columns_of(find, product, list)
+  local columns, known = {}, {}
+  for _, value in ipairs(#list == product.columns and list or {}) do
+    local column = column_of(find, product, value)
+    if not column or known[column] then return nil end
+    columns[value], known[column] = column, true
   end
-  return columns
+  return next(columns) and columns or nil
+end
+
+-- The values that outputs are made of by functions which are left to the caller, by the product that makes them: { out,
+-- columns = their number, values = list, names = { value = name of an output } }.
+local function groups_of(find, whole, names)
+  local groups, list = {}, {}
+  for _, name in ipairs(names) do
+    local behind = whole_tail.behind(find, whole, name)
+    local value = rows.origin(find, behind[1] and behind[#behind].x or name)
+    local found = indices.attempt(product_before, find, value)
+    local of = found and (groups[found.out] or { out = whole_tail.scaled(find, found.out), names = {}, values = {},
+                                                 columns = found.product.columns })
+    if of and not groups[found.out] then groups[found.out], list[#list + 1] = of, of end
+    if of and not of.names[value] then of.values[#of.values + 1] = value end
+    if of then of.names[value] = not behind[1] and name or of.names[value] or name end
+  end
+  return list
 end
 
 function M.of_columns(find, whole, names)
-  local groups, list = {}, {}
-  for _, name in ipairs(names) do
-    local found = indices.attempt(product_before, find, name)
-    local of = found and (groups[found.out] or { out = found.out, columns = found.product.columns, names = {} })
-    if of and not groups[of.out] then groups[of.out], list[#list + 1] = of, of end
-    if of then of.names[#of.names + 1] = name end
-  end
-  for _, product in ipairs(list) do
-    local columns = columns_of(find, product, product.names)
-    local head = columns and M.of(find, whole, product.out, columns[1])
+  for _, product in ipairs(groups_of(find, whole, names)) do
+    local columns, said, are_outputs = columns_of(find, product, product.values), {}, true
+    local head = columns and M.of(find, whole, product.out, product.names[product.values[1]])
     if head then
-      head.outputs, head.said = {}, {}
-      for i, name in ipairs(columns) do head.outputs[name], head.said[i] = true, wording.short(name) end
-      head.said = ("outputs %s of the graph"):format(table.concat(head.said, " and "))
+      for value, column in pairs(columns) do
+        local name = product.names[value]
+        said[column + 1], are_outputs = wording.short(name), are_outputs and origin(find, name) == value
+      end
+      head.columns = columns
+      head.said = ("%soutputs %s of the graph"):format(are_outputs and "" or "what makes ", table.concat(said, " and "))
       return head
     end
   end
