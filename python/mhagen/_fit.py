@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -75,6 +76,9 @@ class Fit(NamedTuple):
             taken = {name: resized(self.angles(tensor) if name in TABLES else tensor, self.axes(name), kernel.data.seq)
                      for name, tensor in taken.items()}
         taken = {name: tensor.contiguous() for name, tensor in taken.items()}
+        whole = kernel_of(self.words).mask_shape()
+        if "mask" in taken and taken["mask"].numel() != math.prod(whole):
+            raise ValueError(f"mhagen: its mask of shape {tuple(taken['mask'].shape)} has not all of {whole}")
         y = torch.empty(shape, dtype=dtype)
         pointers |= {name: tensor.data_ptr() for name, tensor in (taken | {"y": y}).items()}
         if self.mask is not None:

@@ -244,6 +244,18 @@ def test_lengths_of_models(inference, monkeypatch, name, masked):  # noqa: F811
     assert report.count("kernels for") == 2 and "left" not in report and "att" not in report  # of whole layers
 
 
+class Masked(Own):
+    def forward(self, x, mask):
+        return self.joined(nn.functional.scaled_dot_product_attention(*self.heads(x), mask))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_mask_of_one_column(inference):  # noqa: F811
+    """A kernel would read more numbers than it has."""
+    with pytest.raises(ValueError, match=r"its mask of shape \(2, 1, 1, 1\) has not all of \(2, 9\)"):
+        mt.replace(drawn(nn.ModuleList([Block(attn=Masked())]))[0], (rows(), torch.randn(BATCH, 1, 1, 1)), isa="scalar")
+
+
 class Doubled(Own):
     """Its mask is changed first, so a kernel has that of the example."""
 
