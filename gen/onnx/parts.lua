@@ -99,13 +99,24 @@ local function features_of(layer, cfg)
   return all
 end
 
+-- The value of the same numbers before Unsqueeze nodes, or nil if there are none.
+local function unsqueezed(graph, value)
+  local from, maker = nil, graph.makers[value]
+  while maker and maker.op == "Unsqueeze" do
+    from = maker.inputs[1]
+    maker = graph.makers[from]
+  end
+  return from
+end
+
 -- The layer's inputs for JSON, without nodes.
-local function inputs_of(found)
+local function inputs_of(graph, found)
   local inputs = {}
   for key, value in pairs(found.inputs) do inputs[key] = value end
   inputs.masks = {}
   for i, mask in ipairs(found.inputs.masks) do
-    inputs.masks[i] = { value = mask.value, kind = mask.kind, hidden = mask.hidden, axes = mask.axes }
+    inputs.masks[i] = { value = mask.value, unsqueezed = unsqueezed(graph, mask.value), kind = mask.kind,
+                        hidden = mask.hidden, axes = mask.axes }
   end
   return inputs
 end
@@ -114,7 +125,8 @@ end
 local function values_of(layer)
   local found, nodes = layer.found, {}
   for i, node in ipairs(found.nodes) do nodes[i] = node.name end
-  return { layer = layer.name, inputs = inputs_of(found), output = found.output, node = found.node.name, nodes = nodes,
+  return { layer = layer.name, inputs = inputs_of(layer.graph, found), output = found.output,
+           node = found.node.name, nodes = nodes,
            swapped = next(found.swapped) and found.swapped or nil,
            kernel = layer.kernel.cfg.name, notes = found.notes[1] and found.notes or nil,
            mask_file = layer.mask_file }

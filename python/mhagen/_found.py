@@ -14,15 +14,17 @@ import itertools
 import pathlib
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from . import _build, _graph, _native, _operators
-from ._layer import Attention
+from . import _build, _graph, _operators
+from ._fit import Fit, alike, for_rows, key_of, tensors_of, with_kernel
+from ._layer import TABLES
+from ._operators import lengths_of, place
 from ._projections import MOST, ROUNDED
 
 UNPROJECTED = "it has no projections: mhagen.torch.scaled_dot_product_attention is for such attention"
@@ -39,47 +41,8 @@ class Refused(ValueError):
     """Why a module is left to PyTorch."""
 
 
-@functools.cache
-def kernel_of(words: tuple[str, ...]) -> Attention:
-    return Attention(_native.load(words))
-
-
-class Fit(NamedTuple):
-    """The kernel of a module for arguments of one shape."""
-    words: tuple[str, ...]
-    packed: np.ndarray
-    places: dict[str, tuple[int, str]]  # of the kernel's arguments: a tensor of the call, and a part that changes it
-    hidden: bool  # whether a mask of bool says what is not seen
-    mask: np.ndarray | None  # one that no argument changes
-    fixed: list[tuple[int, Tensor]]  # tensors of the call that must be the same again
-    result: list[Any]  # its leaves; of y the shape and the type
-    at: int  # the place of y in it
-    spec: Any
-
-    def is_for(self, tensors: Sequence[Tensor]) -> bool:
-        return all(torch.equal(tensors[at], tensor) for at, tensor in self.fixed)
-
-    def run(self, module: nn.Module, tensors: Sequence[Tensor]) -> Any:
-        taken = {name: (module.get_submodule(part)(tensors[at]) if part else tensors[at]).detach().contiguous()
-                 for name, (at, part) in self.places.items()}
-        if self.hidden:
-            taken["mask"] = ~taken["mask"]
-        shape, dtype = self.result[self.at]
-        y = torch.empty(shape, dtype=dtype)
-        pointers = {name: tensor.data_ptr() for name, tensor in (taken | {"y": y}).items()}
-        if self.mask is not None:
-            pointers["mask"] = self.mask.ctypes.data
-        kernel_of(self.words).run(pointers, torch.get_num_threads(), self.packed)
-        return _pytree.tree_unflatten([*self.result[:self.at], y, *self.result[self.at + 1:]], self.spec)
-
-
-def tensors_of(leaves: Sequence[Any]) -> list[Tensor]:
-    """Each once, in the order of _graph.Call."""
-    return list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
-
-
-def shapes_of(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(tensor.shape) for tensor in tensors_of(leaves))
+class NoLengths(Refused):
+    """Why a whole layer has a kernel for one number of rows alone."""
 
 
 def own_forward(module: nn.Module) -> Callable[..., Any]:
@@ -88,11 +51,15 @@ def own_forward(module: nn.Module) -> Callable[..., Any]:
 
 # ---- from a module to a kernel ----
 
-def proposed(module: nn.Module, call: _graph.Call, keys: str, whole: bool
+def proposed(module: nn.Module, call: _graph.Call, keys: str, whole: bool, angles: bool = False
              ) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
-    """The only layer in the graph of a module, the file of its packed weights, and its mask."""
+    """The only layer in the graph of a module, the file of its packed weights, and its mask. angles: whether runs give
+    those of its rope."""
     dtype = call.tensors[0].dtype
-    config = {"isa": "native", "rope_tables": "packed", **_operators.TYPES.get(dtype, {})}
+    config = {"isa": "native", "rope_tables": "apart" if angles else "packed", **_operators.TYPES.get(dtype, {})}
+    lengths = whole and lengths_of(keys)
+    if lengths:
+        config["q_len"] = "true"
     if dtype != torch.float32:
         config["dtype"] = _build.say_type(dtype)
     config |= {key: value for key, value in (word.split("=", 1) for word in keys.split()) if key != "lengths"}
@@ -102,6 +69,9 @@ def proposed(module: nn.Module, call: _graph.Call, keys: str, whole: bool
             _graph.write(module, call, path, own_forward(module))
         options = [f"{key}={value}" for key, value in config.items()] + ["--layers"] * whole
         values = _graph.values_of(path, out, options)
+        if lengths and len(values) == 1 and " mask=" not in values[0].get("config", " mask="):
+            out = pathlib.Path(folder, "lengths")  # kv_len packs otherwise; where there is a mask it would stand for it
+            values = _graph.values_of(path, out, [*options, "kv_len=true"])
         files = list(out.glob("*.packed"))
         if len(values) != 1 or len(files) != 1:
             raise Refused("it is more than one layer of attention")
@@ -112,12 +82,17 @@ def proposed(module: nn.Module, call: _graph.Call, keys: str, whole: bool
         return values[0], np.fromfile(files[0], np.uint8), np.load(out / mask) if mask else None
 
 
-def words_of(config: str, numbers: int) -> tuple[str, ...]:
+def words_of(config: str, numbers: int, angles: bool) -> tuple[str, ...]:
     """The config of all batch entries, of so many numbers in the result."""
     keys = dict(word.split("=", 1) for word in config.split())
     columns = keys.get("y_width", keys.get("d_model"))
     if "o" not in keys.get("project", "qkvo") or columns is None:
         columns = int(keys["h"]) * int(keys.get("dv", keys["dk"]))
+    if angles:
+        keys = {key: value for key, value in keys.items() if key not in ("rope_tables", "rope_theta")}
+        keys["rope_at"] = "run"  # which packs what a kernel with its tables apart does
+    if "q_len" in keys:
+        keys["kv_len"] = "true"
     return _build.words({**keys, "batch": numbers // (int(keys["seq"]) * int(columns))})
 
 
@@ -134,7 +109,8 @@ def places_of(module: nn.Module, layer: dict[str, Any], call: _graph.Call) -> di
     masks = [] if "mask_file" in layer else inputs["masks"]
     if len(masks) > 1 or "past_k" in inputs or "past_v" in inputs:
         raise Refused("it has a cache, or several masks")
-    names = {key: inputs[key] for key in ("q", "k", "v") if key in inputs} | {"mask": mask["value"] for mask in masks}
+    names = {key: inputs[key] for key in ("q", "k", "v") if key in inputs} | {
+        "mask": mask.get("unsqueezed", mask["value"]) for mask in masks}
     given, found = {_graph.INPUT.format(at): tensor for at, tensor in enumerate(call.tensors)}, {}
     for name, value in names.items():
         part = "" if value in given else _graph.module_of(module, value)
@@ -158,44 +134,50 @@ def input_of(module: nn.Module, call: _graph.Call, part: str) -> Tensor:
     return taken[0][0]
 
 
+def angles_of(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Two tensors that are cosines and sines of the same angles, for both columns of each pair; else none."""
+    for one, other in itertools.combinations(range(1, len(tensors)), 2):
+        cosines, sines = tensors[one], tensors[other]
+        if cosines.shape != sines.shape or cosines.dim() not in (2, 3) or not (
+                cosines.is_floating_point() and sines.is_floating_point()):
+            continue
+        squares = cosines.float() ** 2 + sines.float() ** 2
+        if squares.min() > 0 and squares.max() <= 1.01 * squares.min():
+            return one, other
+    return ()
+
+
 def propose(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keys: str, whole: bool = False) -> Fit:
     """Arguments are inputs of the graph, or else all but the first one are numbers of it, as tables and masks may be.
-    whole: a layer with what is around its attention. Raises ValueError."""
+    Before that, those of rope alone are, if a whole layer has lengths: its kernel takes them as arguments. whole: a
+    layer with what is around its attention. Raises ValueError."""
     reasons: list[ValueError] = []
-    for fixed in (lambda at: False), (lambda at: at > 0):
-        call = _graph.Call(args, kwargs, fixed)
+    tensors = tensors_of(_pytree.tree_leaves((args, kwargs)))
+    lengths = whole and lengths_of(keys)
+    angles = angles_of(tensors) if lengths else ()
+    for fixed in (lambda at: False), *([angles.__contains__] if angles else []), (lambda at: at > 0):
+        call, turned = _graph.Call(args, kwargs, fixed), fixed == angles.__contains__
         if not call.tensors or reasons and not call.fixed:
             break
         try:
-            layer, packed, mask = proposed(module, call, keys, whole)
+            layer, packed, mask = proposed(module, call, keys, whole, turned)
             read = places_of(module, layer, call)
         except ValueError as error:
             reasons.append(error)
             continue
-        tensors = tensors_of(call.leaves)
         places = {name: (next(at for at, each in enumerate(tensors) if each is tensor), part)
                   for name, (tensor, part) in read.items()}
         hidden = "mask" in places and layer["inputs"]["masks"][0].get("hidden", False)
+        if turned:
+            places |= {name: (at, "") for name, at in zip(TABLES, angles)}
+        free = {id(tensor) for tensor in call.tensors} if lengths else ()  # the graph has them, and does not read them
         given = {at for at, _ in places.values()}
-        kept = [(at, tensor.clone()) for at, tensor in enumerate(tensors) if at not in given]
+        kept = [(at, tensor.clone()) for at, tensor in enumerate(tensors) if at not in given and id(tensor) not in free]
         at = next(at for at, leaf in enumerate(call.result) if isinstance(leaf, Tensor))
         result = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in call.result]
-        words = words_of(layer["config"], call.result[at].numel())
+        words = words_of(layer["config"], call.result[at].numel(), turned)
         return Fit(words, packed, places, hidden, mask, kept, result, at, call.result_spec)
     raise reasons[0] if reasons else Refused("it has no tensors as arguments")
-
-
-def with_kernel(fit: Fit, others: Sequence[Fit]) -> Fit:
-    """The same with the packed weights in memory that a kernel reads: the only ones of the file, at its end. Kernels
-    that pack alike share."""
-    size = kernel_of(fit.words).kernel.data.packed_bytes
-    packed = fit.packed[len(fit.packed) - size:]
-    for other in others:
-        if np.array_equal(other.packed, packed):
-            return fit._replace(packed=other.packed)
-    memory = _native.allocate(size)
-    memory[:] = packed
-    return fit._replace(packed=memory)
 
 
 class Plain(torch.overrides.TorchFunctionMode):
@@ -221,7 +203,9 @@ def prove(module: nn.Module, fit: Fit, args: Sequence[Any], kwargs: dict[str, An
     """Compares on the arguments, and on drawn ones of their shapes. Raises Refused."""
     call = _graph.Call(args, kwargs)
     drawn, generator = list(call.tensors), torch.Generator().manual_seed(1)
-    for at in {at for name, (at, _) in fit.places.items() if name != "mask"}:
+    for at in {at for name, (at, _) in fit.places.items() if name in TABLES}:
+        drawn[at] = drawn[at].flip(-2)  # angles of other places
+    for at in {at for name, (at, _) in fit.places.items() if name not in ("mask", *TABLES)}:
         own = drawn[at].float()
         drawn[at] = (torch.randn(own.shape, generator=generator) * own.std() + own.mean()).to(drawn[at].dtype)
     for tensors in call.tensors, drawn:
@@ -241,6 +225,8 @@ class Found:
 
     def __init__(self, name: str, module: nn.Module, settings: Any, whole: bool = False):
         self.name, self.module, self.settings, self.whole = name, module, settings, whole
+        self.lengths: tuple[int, ...] = settings.lengths if whole else ()
+        self.axes: dict[int, dict[int, list[int]]] = {}  # by the number of tensors: those of each that count rows
         self.fits: dict[Any, list[Fit]] = {}  # by the arguments' shapes; none where there is no kernel
         self.weights: tuple[Any, ...] = ()  # of which these are, with what else the module has
 
@@ -288,8 +274,11 @@ class Found:
 
     def fit_of(self, args: Sequence[Any], kwargs: dict[str, Any], key: Any, fit: Fit | None = None) -> Fit | None:
         """A kernel that was proved; fit: one that is only proposed."""
-        leaves = _pytree.tree_leaves((args, kwargs))
-        tensors, shape = tensors_of(leaves), shapes_of(leaves)
+        tensors = tensors_of(_pytree.tree_leaves((args, kwargs)))
+        known, shape = self.known(tensors, key), self.shape_of(tensors)
+        if known is not None:
+            self.fits[key] = [known]
+            return known
         reason = self.settings.reason_of_new(self.name, [shape])
         counts = not self.whole and not self.settings.learning  # one proof of a whole layer is for all of its shapes
         if not reason and counts and key not in self.fits and len(self.fits) > MOST_SHAPES:
@@ -298,6 +287,10 @@ class Found:
         if reason is None:
             try:
                 fit = self.resized(tensors, key, args, kwargs) or self.proved(fit, args, kwargs)
+                if self.lengths:
+                    of_kernel = self.shape_of(tensors)
+                    self.settings.shapes[self.name] = self.settings.shapes[self.name] - {shape} | {of_kernel}
+                    self.spread(fit, args, kwargs, [place(fit.result[fit.at][0][-2], self.lengths)])
                 self.fits.setdefault(key, []).append(fit)
                 return fit
             except ValueError as error:
@@ -309,12 +302,12 @@ class Found:
 
     def proved(self, fit: Fit | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Fit:
         """fit: one that is only proposed, or None. Raises ValueError."""
-        others = list(itertools.chain(*self.fits.values()))
+        others = self.proven()
         dtype = tensors_of(_pytree.tree_leaves((args, kwargs)))[0].dtype
         most = ROUNDED if dtype != torch.float32 or "dtype" in self.settings.keys else MOST
         checking, self.settings.checking = self.settings.checking, True  # attention within it is PyTorch's
         try:
-            fit = with_kernel(fit or propose(self.module, args, kwargs, self.settings.keys, self.whole), others)
+            fit = with_kernel(fit or self.proposed(args, kwargs), others)
             prove(self.module, fit, args, kwargs, most)
         finally:
             self.settings.checking = checking
@@ -325,36 +318,70 @@ class Found:
         one of another seq. None where it needs a proof of its own."""
         for own, fits in self.fits.items() if self.whole else ():
             for fit in fits:
-                other = for_rows(fit, tensors) if alike(own, key, "mask" in fit.places) else None
+                other = for_rows(fit, tensors, self.lengths, self.proven()) if alike(own, key, fit) else None
                 with contextlib.suppress(ValueError):
                     return self.proved(other, args, kwargs) if other else None
         return None
 
+    def proven(self) -> list[Fit]:
+        return list(itertools.chain(*self.fits.values()))
 
-def alike(own: tuple[Any, ...], key: tuple[Any, ...], masked: bool) -> bool:
-    """Whether two of key_of differ in sizes alone, and have the same axes of size 1: along these a mask is the same.
-    Without a mask it may be one batch entry, or several."""
-    def plain(key: tuple[Any, ...]) -> list[Any]:
-        return [(leaf[0], *(size == 1 for size in leaf[1][not masked:]), leaf[2])
-                if isinstance(leaf[1], torch.Size) else leaf for leaf in key[1:]]
-    return own[0] == key[0] and plain(own) == plain(key)
+    # ---- whole layers with lengths ----
 
+    def shape_of(self, tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+        """Those of the kernel for a call."""
+        read = self.axes.get(len(tensors), dict.fromkeys(range(len(tensors)), []))
+        return tuple(tuple(place(size, self.lengths) if axis in read[at] else size
+                           for axis, size in enumerate(tensor.shape, -tensor.dim()))
+                     for at, tensor in enumerate(tensors) if at in read)
 
-def for_rows(fit: Fit, tensors: Sequence[Tensor]) -> Fit | None:
-    """The same weights for the rows of other tensors, if they do not depend on their number."""
-    keys, x = dict(word.split("=", 1) for word in fit.words), tensors[fit.places["q"][0]]
-    if "rope" in keys or fit.fixed or fit.mask is not None:
+    def known(self, tensors: Sequence[Tensor], key: Any) -> Fit | None:
+        """The kernel of the length of a call, which was proved for the least and the most of its rows."""
+        for own, fits in self.fits.items() if self.lengths else ():
+            for fit in fits:
+                if alike(own, key, fit, exact=True) and fit.words_for(tensors, self.lengths) == fit.words:
+                    return for_rows(fit, tensors, self.lengths, ())
         return None
-    result = list(fit.result)
-    result[fit.at] = tuple(x.shape), fit.result[fit.at][1]
-    words = words_of(" ".join(_build.words({**keys, "seq": x.shape[-2]})), x.numel())
-    if kernel_of(words).kernel.data.packed_bytes != len(fit.packed):
-        return None
-    return fit._replace(words=words, result=result)
 
+    def proposed(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Fit:
+        """Perhaps for a length that is enough. Raises ValueError."""
+        fit = propose(self.module, args, kwargs, self.settings.keys, self.whole)
+        if not self.lengths:
+            return fit
+        if fit.fixed:
+            raise NoLengths(f"it reads a tensor of shape {tuple(fit.fixed[0][1].shape)}, which is neither its rows, a "
+                            "mask nor tables of rope")
+        call = _graph.Call(args, kwargs)
+        x = call.tensors[fit.places["q"][0]]
+        rows, batch = place(x.shape[-2], self.lengths), x.shape[:-2].numel()  # of its kernel
+        self.axes[len(call.tensors)] = {at: fit.axes(name) for name, (at, _) in fit.places.items()}
+        if self.settings.learning:
+            _build.libraries({fit.words_of(length, batch) for length in (rows, *self.lengths)})
+        found = for_rows(fit, call.tensors, self.lengths, self.proven()) if x.shape[-2] > 1 else None
+        if found is None:  # it has other weights or masks, and one row does not show that attention is causal
+            more = propose(self.module, *fit.arguments(call, rows), self.settings.keys, self.whole)
+            found = for_rows(more, call.tensors, self.lengths, ())
+        if found is None:
+            raise NoLengths(f"its graph is another one with {rows} rows")
+        return found
 
-def key_of(leaves: Sequence[Any], spec: Any) -> tuple[Any, ...]:
-    """What a graph depends on, but for numbers: shapes, which tensors are the same, and other arguments."""
-    order = {id(tensor): at for at, tensor in enumerate(tensors_of(leaves))}
-    return spec, *((order[id(leaf)], leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else (type(leaf), leaf)
-                   for leaf in leaves)
+    def learn(self, args: Sequence[Any], kwargs: dict[str, Any], key: Any) -> None:
+        """The kernel of an example, and those of all lengths."""
+        (fit,) = self.fits[key] = [self.proved(None, args, kwargs)]
+        self.settings.reason_of_new(self.name, [self.shape_of(tensors_of(_pytree.tree_leaves((args, kwargs))))])
+        self.spread(fit, args, kwargs, self.lengths)
+
+    def spread(self, fit: Fit, args: Sequence[Any], kwargs: dict[str, Any], lengths: Sequence[int]) -> None:
+        """Kernels for some of the lengths, each of them proved for the most and the least of its rows."""
+        call = _graph.Call(args, kwargs)
+        for least, most in zip((1, *(length + 1 for length in self.lengths)), self.lengths):
+            for rows in sorted({least, most}, reverse=True) if most in lengths else ():
+                leaves, spec = _pytree.tree_flatten(more := fit.arguments(call, rows))
+                tensors = tensors_of(leaves)
+                try:
+                    fit = self.proved(for_rows(fit, tensors, self.lengths, self.proven()), *more)
+                except ValueError as error:
+                    raise NoLengths(f"with {rows} rows {str(error).removeprefix('mhagen: ')}") from None
+                self.fits[key_of(leaves, spec)] = [fit]
+            if most in lengths:
+                self.settings.reason_of_new(self.name, [self.shape_of(tensors)])

@@ -267,7 +267,7 @@ class Attention:
             shapes = [(data.batch, rows, heads, width), (data.batch, rows, heads * width)]
         return shapes, [shape[1:] for shape in shapes if data.batch == 1]
 
-    def _mask_shape(self) -> tuple[int, ...]:
+    def mask_shape(self) -> tuple[int, ...]:
         data = self.kernel.data
         axes = {"b": data.batch, "h": data.h, "q": data.seq, "k": data.seq_kv}
         return tuple(axes[letter] for letter in _native.text(data.mask_dims) or "")
@@ -299,7 +299,7 @@ class Attention:
         if name in ANGLES:
             return self._angles(name, value)
         if name == "mask":
-            shape = self._mask_shape()
+            shape = self.mask_shape()
             mask = (shown if self.kernel.has("MASK_BOOL") else added)(name, value)
             if mask.ndim != len(shape) or any(size not in (1, whole) for size, whole in zip(mask.shape, shape)):
                 refuse(name, f"shape {mask.shape}", f"must be {shape}, or 1 in the place of any of these")

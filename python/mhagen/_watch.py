@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from ._found import SIMPLE, UNPROJECTED, Fit, Found, Refused, key_of, propose, shapes_of
+from . import _build
+from ._fit import Fit, key_of
+from ._found import SIMPLE, UNPROJECTED, Found, NoLengths, Refused, propose
 
 LEVELS = 3  # of modules around a softmax that are tried, from the inside
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax, nn.functional.scaled_dot_product_attention,
@@ -103,6 +105,7 @@ def take_layers(model: nn.Module, watch: Watch, settings: Any) -> set[int]:
     """Gives another forward to the modules that are a whole layer each: around each softmax of a run the outermost one.
     Returns which modules are theirs. Warns if there are none."""
     names, taken = {id(module): name for name, module in model.named_modules()}, set()
+    new: list[Found] = []
     reasons: dict[Any, str] = {}  # by what a module is made of
     for stack, _ in watch.found:
         if any(id(frame.module) in taken for frame in stack):
@@ -120,15 +123,20 @@ def take_layers(model: nn.Module, watch: Watch, settings: Any) -> set[int]:
             if kind in reasons or not found.takes(leaves):
                 continue
             try:
-                found.fits[key] = [found.proved(None, frame.args, frame.kwargs)]
+                found.learn(frame.args, frame.kwargs, key)
+            except NoLengths as error:
+                raise ValueError(f"mhagen: lengths = {_build.say(settings.lengths)}: {found.name or 'the model'}: "
+                                 f"{error}: leave lengths out, so that each number of rows has kernels of its own") \
+                    from None
             except ValueError as error:
                 reasons[kind] = str(error).removeprefix("mhagen: ")
                 continue
-            settings.reason_of_new(found.name, [shapes_of(leaves)])
-            frame.module.__dict__["forward"] = found.forward
-            settings.names.append(found.name)
+            new.append(found)
             taken.update(map(id, frame.module.modules()))
             break
+    for found in new:
+        found.module.__dict__["forward"] = found.forward
+        settings.names.append(found.name)
     if not taken:
         warnings.warn("mhagen: layers = True: no module is a whole layer: " +
                       next(iter(reasons.values()), "no softmax was seen"), stacklevel=4)

@@ -406,8 +406,8 @@ def replace(model: nn.Module, example: Any = None, *, layers: bool = False, othe
     for length in lengths:
         if not isinstance(length, int) or not 1 <= length <= MOST_ROWS:
             raise ValueError(f"mhagen: lengths = {lengths}: must be integers from 1 to {MOST_ROWS}")
-    if layers and (example is None or lengths):
-        raise ValueError("mhagen: layers = True: whole layers are found by an example, and have no lengths")
+    if layers and example is None:
+        raise ValueError("mhagen: layers = True: whole layers are found by an example: give one")
     settings = Settings(keys, others, lengths)
     whole = learn_layers(model, example, settings) if layers else set()
     model = swapped(model, settings, whole)

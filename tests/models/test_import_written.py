@@ -973,6 +973,22 @@ def test_rounded_mask(tmp_path):
     assert [mask["value"] for mask in layer["inputs"]["masks"]] == ["pad"]
 
 
+def test_unsqueezed_mask(tmp_path):
+    """--values also names a mask before Unsqueeze nodes, which move nothing; without such it names it once."""
+    for axes in (0, 1), ():
+        g = Written(f"{SEED} unsqueezed mask")
+        q, k, v = g.qkv(g.source())
+        pad = g.input("pad", g.x(g.seq))
+        for axis in axes:
+            pad = g.node("Unsqueeze", pad, g.ints(axis))
+        scores = g.node("Add", g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))), pad)
+        y = g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
+        onnx.save(model_of(g, y), tmp_path / "m.onnx")
+        (layer,) = layers_of(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar")
+        (mask,) = layer["inputs"]["masks"]
+        assert (mask["value"], mask.get("unsqueezed")) == (pad, "pad" if axes else None)
+
+
 def test_nodes(tmp_path):
     """--values says what stands for a layer: the nodes that nothing else needs, and the values at its ends. The
     projection that another node reads stays."""

@@ -148,7 +148,7 @@ def drawn(layer, seed):
         if name in "qkv":
             arguments[name] = draw.standard_normal(layer._shapes[name][0][0], np.float32)
         elif name == "mask":
-            numbers = draw.standard_normal(layer._mask_shape(), np.float32)
+            numbers = draw.standard_normal(layer.mask_shape(), np.float32)
             arguments[name] = numbers > -0.5 if kernel.has("MASK_BOOL") else numbers
         elif name == "row_keys":
             arguments[name] = draw.integers(0, data.seq_kv + 1, (data.batch, data.seq, 2))
