@@ -92,7 +92,7 @@ return {
   { "groups", "products of rows and weights of int8, with a scale for each group of both",
     "a large number takes digits from its group alone; sums of a group become float32 once",
     rejected = { { "a scale for a whole row and column", "Zen 3, avx2: SmolLM2's logits err by .17, in groups of 32 " ..
-                   "by .064; prompts take .87 of the time; it is the default of dtype=int8" },
+                   "by .064; prompts take .92 of the time; it is the default of dtype=int8" },
                  { "rows of 16 bits, whose products vpmaddwd adds as fast", "not built: weights alone err by .037, " ..
                    "and an instruction of VNNI does half as many products of 16 bits" } } },
   { "nibbles", "products of rows of int8 and weights of int4, in integers",

@@ -11,8 +11,8 @@ from whole_lib import joined, torch
 class Halved(Named):
     """Scores times a constant."""
 
-    def forward(self, *inputs):
-        return 0.5 * super().forward(*inputs)
+    def forward(self, x, attention_mask=None, token_type_ids=None):
+        return 0.5 * super().forward(x, attention_mask, token_type_ids)
 
 
 SMALL = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, **MOST}
