@@ -4,9 +4,9 @@ local kernel = require "command.kernel"
 
 local M = {}
 
--- Keys that say how a product is computed, and attention.
+-- Keys that say how a product is computed, and attention with a feed-forward.
 local OF_PRODUCTS = { "isa", "cpu", "dtype", "weight_dtype", "group", "sum_dtype" }
-local OF_ATTENTION = { "attend_dtype", "value_weight_dtype" }
+local OF_ATTENTION = { "attend_dtype", "value_weight_dtype", "ffn_dtype" }
 
 -- Adds a kernel and returns it: { cfg, layers, number }. Its config is `words`, and the given keys that only say how it
 -- is computed.

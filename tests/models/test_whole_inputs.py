@@ -290,6 +290,14 @@ def test_what_is_left_out(tmp_path):
     assert "left out" not in text and "no layer" not in text  # its attention over the rows is a head
 
 
+def test_types_of_a_pooling_head(tmp_path):
+    """Its feed-forward has the type of those of the layers."""
+    model_of("siglip_vision_model", tmp_path / "model")
+    run(MHAGEN, "model", tmp_path / "model", "--whole", "isa=scalar", "ffn_dtype=bf16", "-o", tmp_path / "out")
+    kernels = [text for path in tmp_path.glob("out/mha_*.c") if ".ffn = " in (text := path.read_text())]
+    assert len(kernels) == 2 and all('.ffn_dtype = "bf16"' in text for text in kernels)
+
+
 @pytest.mark.parametrize("name, fields, keys, said", [
     ("vit", {}, "seq=17", "seq = 17: is the model's own: an image makes 17 rows"),
     ("vit", {}, "seq=8,17", "seq = 8,17: is the model's own: an image makes 17 rows"),
