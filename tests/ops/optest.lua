@@ -29,8 +29,8 @@ local function choices(isa, op, w)
   if op.sig:find("s$") then return literals end
   if not op.sig:find("n$") then return { false } end
   if op.name == "ishl" then return { 1, 23, 31 } end
-  local parts = { byte = 4, shorts = 2, bf16_half = 2, nibble = 8, byte_nibbles = 2, unsigned_nibbles = 2,
-                  short_nibbles = 4, zip_bytes = 2, zip_shorts = 2 }
+  local parts = { byte = 4, shorts = 2, bf16_half = 2, unsigned_bytes = 1, nibble = 8, byte_nibbles = 2,
+                  unsigned_nibbles = 2, short_nibbles = 4, zip_bytes = 2, zip_shorts = 2 }
   if parts[op.name] then
     local list = {}
     for n = 1, parts[op.name] do list[n] = n - 1 end
