@@ -216,7 +216,7 @@ MUTATIONS = [
     ("values of bytes with a scale for each group", PACKING, "bits == packing->quant_bits ? packing->quant_group : 0",
      "packing->quant_group"),
     ("bytes with a scale for a whole column", "plan/init.lua",
-     "kind == plan.cfg.weight_dtype and plan.cfg.group or nil", "nil"),
+     "kind == plan.cfg.weight_dtype and not quant.type and plan.cfg.group or nil", "nil"),
     ("values of bytes that are read as nibbles", "emit/product.lua",
      "local scheme = tile.b.scheme\n  local unroll", "local scheme = K.plan.weights.scheme\n  local unroll"),
     ("weights of the next step", "emit/gemm.lua", "step.i % in_step, {}", "(step.i + 1) % in_step, {}"),

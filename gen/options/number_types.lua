@@ -19,13 +19,14 @@ end
 
 -- Rows that share a scale, if the config does not say it: in int8 all rows of a column do.
 local GROUP = 32
-local function group_of(values) return values.weight_dtype == "int4" and GROUP or nil end
+local function group_of(values) return values.weight_dtype ~= "int8" and GROUP or nil end
 
 -- The type of attention if projections have a type that attention cannot have: the one in which the ISA is fastest.
 local function attention_beside_int8(values)
   local own, isa = types.by_name[values.dtype], isas.list[values.isa]
   if not (own and own.quantized) then return nil end
-  if values.group or group_of(values) then return "f32" end -- sums of groups are added in float32
+  local in_groups = values.weight_dtype == "int4" or values.weight_dtype == "int8" and values.group
+  if in_groups then return "f32" end -- sums of groups are added in float32
   return isa and isas.paired(isa, types.by_name.bf16) and "bf16" or "f32"
 end
 

@@ -145,7 +145,7 @@ local function of_weights(plan, kind)
   if not isas.has(plan.isa, quant) then
     refuse("weight_dtype", kind, ("isa = %s has nothing to widen it with"):format(plan.isa.name))
   end
-  local group = kind == plan.cfg.weight_dtype and plan.cfg.group or nil
+  local group = kind == plan.cfg.weight_dtype and not quant.type and plan.cfg.group or nil
   return tiles.target(plan, isas.quantized(plan.isa, plan.scheme, quant, group))
 end
 

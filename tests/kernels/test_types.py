@@ -263,6 +263,8 @@ def test_what_the_files_say_of_weights_of_16_bits(kind, error, unit, tmp_path):
         assert said in text, said
     assert ".quant_bits" not in text
     assert f"weights in {kind}; sums in float32" in explain(*shape)
+    assert run(MHAGEN, "gen", *shape, "group=32", "name=k", "-o", tmp_path / "same") and (
+        tmp_path / "same/k.c").read_text() == text  # the default, which bears to be said
 
 
 def packed_bytes(config, folder):
@@ -318,7 +320,7 @@ def test_error_of_int4_without_biases(shape):
     ("project=none weight_dtype=int4",
      "weight_dtype = int4: must be dtype with project = none, which leaves no weights"),
     ("group=64", "group = 64: has no effect without weight_dtype"),
-    ("group=64 weight_dtype=bf16", "group = 64: must not be given with weight_dtype = bf16, which has no scales"),
+    ("group=64 weight_dtype=bf16", "group = 64: must be 32 with weight_dtype = bf16, which has no scales"),
     ("group=64 weight_dtype=int8 io_dtype=bf16", "group = 64: must not be given with io_dtype, "
      "since the sums of groups are added up in y, in float32"),
     ("weight_dtype=f16 value_weight_dtype=int8",
