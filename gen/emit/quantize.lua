@@ -58,7 +58,7 @@ end
 
 -- Words in the form in which the product's instruction takes its first operand.
 local function as_read(K, scheme, w, name, value)
-  return scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
+  return scheme.unsigned and K.t:op("unsigned_bytes", w, "flipped" .. name, value, 0) or value
 end
 
 -- Writes the initial values of sums for so many rows, if sums need them.

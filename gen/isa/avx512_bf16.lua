@@ -77,7 +77,6 @@ static inline $t pair_$lanes($t a, $t b) {
     pair = "pair_$lanes($1, $2)",
     powers = "powers_$lanes($1, $2)",
     dot = "$p_dpbf16_ps($3, ($bh)$1, ($bh)$2)",
-    flip_bytes = "$p_xor_$si($1, $p_set1_epi32((int)0x80808080))",
     dot_shorts = "$p_dpwssd_epi32($3, $1, $2)",
     dot_unsigned = "$p_dpbusd_epi32($3, $1, $2)",
     dot_by_unsigned = "$p_dpbusd_epi32($3, $2, $1)",

@@ -46,7 +46,6 @@ static inline __m256i eight_more_8(__m256i a) {
   },
   widths = { {} },
   rows = {
-    flip_bytes = "_mm256_xor_si256($1, _mm256_set1_epi32((int)0x80808080))",
     dot_shorts = "_mm256_dpwssd_avx_epi32($3, $1, $2)",
     dot_unsigned = "_mm256_dpbusd_avx_epi32($3, $1, $2)",
     dot_by_unsigned = "_mm256_dpbusd_avx_epi32($3, $2, $1)",

@@ -237,8 +237,6 @@ op { "load_byte_words", "i <- b", "L words of four signed bytes each from any ad
 op { "zip_bytes", "i <- i i n", "of each four words the bytes of a and b in turn, of the first two or (n = 1) the " ..
      "others", optional = true, port = "shuffle", ref = zipped_bytes }
 op { "zip_shorts", "i <- i i n", "the same of halves of words", optional = true, port = "shuffle", ref = zipped_shorts }
-op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", optional = true,
-     ref = "ixor(a, 2155905152)" }
 -- words of two numbers, where an ISA multiplies halves of words alone. Of four neighbours the first
 -- and the third are one word, the others the next, as two shifts find them in a word of bytes.
 op { "short_words", "i <- f f", "L words of two numbers each of a and b, so in turn: the nearest integers as signed " ..

@@ -94,8 +94,8 @@ end
 
 local PLAIN = { [4] = "U4", [8] = "U8" } -- types by bits, the lowest bits first
 
--- Keys with which weights are packed in the same groups, { keys, how that rounds }; or nil. Integers of 8 bits may be
--- -128, which a kernel's are not.
+-- The keys that pack weights in the groups of the file, and words about what is rounded, as a list of both. Nil where
+-- no keys do. Integers of 8 bits in a file may be -128, and those of a kernel begin at -127.
 function M.alike(bits, size, symmetric)
   if not (bits == 8 or bits == 4 and symmetric) or size % 8 > 0 or size > 16384 then return nil end
   return { ("weight_dtype=int%d group=%d"):format(bits, size),

@@ -1,17 +1,24 @@
 -- What stands behind the head of an encoder in an ONNX graph: functions of the logits or the embedding alone that are
 -- known by name, such as a Softmax over the classes. They are left to the caller, but for a constant factor.
 --
---   behind(find, whole, value) -> what may be such functions, from the graph's output on: { node, x = what it is of,
---                                 by = a constant factor or nil, .. }, ..
---   before(find, whole, value) -> what is to be the head: the value that they are of, with the constants that its
---                                 weights may be multiplied by
---   fits(factor)               whether weights may be multiplied by it
---   unscaled(find, value) -> the value before such constants, and their product
---   scaled(find, value) -> the value behind the constants that it is multiplied by
---   told(find, whole, head, output) -> words about an output that is made of the head by such functions, "" where it is
---                                 the head or a column of it; or nil
---   is_end(find, node) -> whether it is such an operator, over any axes, and nothing but others of them and the caller
---                         reads its result
+-- behind(find, whole, value) returns a list of what may be such functions, from the graph's output on: { node, x = what
+-- it is of, by = a constant factor or nil, .. }.
+--
+-- before(find, whole, value) returns what is to be the head. That is the value before these functions, times those
+-- constants that its weights may be multiplied by.
+--
+-- fits(factor) says whether weights may be multiplied by it.
+--
+-- unscaled(find, value) returns the value before such constants, and their product.
+--
+-- scaled(find, value) returns the value behind the constants that it is multiplied by.
+--
+-- told(find, whole, head, output) returns words about an output that such functions make of the head. They are empty
+-- for the head itself and for a column of it. Nil for any other output.
+--
+-- is_end(find, node) says whether a node is such an operator, over any axes. Its result may be read by the caller and
+-- by other such operators alone.
+--
 --     whole    of gen/onnx/whole.lua
 --     head     of gen/onnx/whole_head.lua
 
