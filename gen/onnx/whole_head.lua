@@ -132,15 +132,17 @@ local function column_of(find, product, value)
   end
 end
 
--- The columns that values are, { value = number }, if they are all those of a product; or nil.
+-- The columns that values are, { value = number }, if these are all those of a product; or nil. Exporters may take a
+-- column more than once.
 local function columns_of(find, product, list)
-  local columns, known = {}, {}
-  for _, value in ipairs(#list == product.columns and list or {}) do
+  local columns, known, count = {}, {}, 0
+  for _, value in ipairs(#list >= product.columns and list or {}) do
     local column = column_of(find, product, value)
-    if not column or known[column] then return nil end
-    columns[value], known[column] = column, true
+    if not column then return nil end
+    if not known[column] then known[column], count = true, count + 1 end
+    columns[value] = column
   end
-  return next(columns) and columns or nil
+  return count == product.columns and columns or nil
 end
 
 -- The values that outputs are made of by functions which are left to the caller, by the product that makes them: { out,
@@ -149,7 +151,7 @@ local function groups_of(find, whole, names)
   local groups, list = {}, {}
   for _, name in ipairs(names) do
     local behind = whole_tail.behind(find, whole, name)
-    local value = rows.origin(find, behind[1] and behind[#behind].x or name)
+    local value = origin(find, behind[1] and behind[#behind].x or name)
     local found = indices.attempt(product_before, find, value)
     local of = found and (groups[found.out] or { out = whole_tail.scaled(find, found.out), names = {}, values = {},
                                                  columns = found.product.columns })
@@ -160,17 +162,25 @@ local function groups_of(find, whole, names)
   return list
 end
 
+-- Words about the columns of a head, by the outputs that they are, or else by those made of them.
+local function said_of(find, product, columns)
+  local said, are_outputs, count = {}, {}, 0
+  for _, value in ipairs(product.values) do
+    local name, at = product.names[value], columns[value] + 1
+    local is_output = origin(find, name) == value
+    if is_output and not are_outputs[at] then are_outputs[at], count = true, count + 1 end
+    if is_output or not said[at] then said[at] = wording.short(name) end
+  end
+  return ("%soutputs %s of the graph"):format(count == product.columns and "" or "what makes ",
+    table.concat(said, " and "))
+end
+
 function M.of_columns(find, whole, names)
   for _, product in ipairs(groups_of(find, whole, names)) do
-    local columns, said, are_outputs = columns_of(find, product, product.values), {}, true
+    local columns = columns_of(find, product, product.values)
     local head = columns and M.of(find, whole, product.out, product.names[product.values[1]])
     if head then
-      for value, column in pairs(columns) do
-        local name = product.names[value]
-        said[column + 1], are_outputs = wording.short(name), are_outputs and origin(find, name) == value
-      end
-      head.columns = columns
-      head.said = ("%soutputs %s of the graph"):format(are_outputs and "" or "what makes ", table.concat(said, " and "))
+      head.columns, head.said = columns, said_of(find, product, columns)
       return head
     end
   end
