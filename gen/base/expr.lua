@@ -6,7 +6,7 @@ local M = {}
 local E = {}
 E.__index = E
 
--- An atom is a variable, or an operation `op` that is not a sum: div and mod (of non-negative numbers), min, max.
+-- An atom is a variable, or an operation `op` that is not a sum: mul, div and mod (of non-negative numbers), min, max.
 -- Its range { least, most }, where that is known, folds what is always the same.
 local function make(const, terms)
   if #terms == 0 then return const end
@@ -51,9 +51,11 @@ end
 
 E.__add = function(x, y) return combine(x, y, 1) end
 E.__sub = function(x, y) return combine(x, y, -1) end
+local by_terms
 E.__mul = function(x, y)
   if math.type(x) == "integer" then return scale(y, x) end
-  return scale(x, y)
+  if math.type(y) == "integer" then return scale(x, y) end
+  return by_terms(x, y)
 end
 
 -- C text. Every atom binds as tightly as a name, so a sum needs no inner parentheses.
@@ -100,6 +102,22 @@ function M.compared(e)
 end
 
 local function from_atom(atom) return make(0, { { atom = atom, coef = 1 } }) end
+
+-- The product of two sums, term by term.
+function by_terms(x, y)
+  local function product(a, b)
+    local text = "(" .. a.text .. " * " .. b.text .. ")"
+    local range = a.range and b.range and { a.range[1] * b.range[1], a.range[2] * b.range[2] }
+    return from_atom { key = text, text = text, of = { from_atom(a), from_atom(b) }, op = "mul", range = range,
+                       eval = function(env) return a.eval(env) * b.eval(env) end }
+  end
+  local sum = scale(x, y.const)
+  for _, t in ipairs(y.terms) do
+    for _, s in ipairs(x.terms) do sum = sum + product(s.atom, t.atom) * (s.coef * t.coef) end
+    sum = sum + scale(from_atom(t.atom), x.const * t.coef)
+  end
+  return sum
+end
 
 -- The least and the most that e can be, or nil.
 function M.range(e)
@@ -161,6 +179,20 @@ function M.div(x, n)
   return from_atom {
     key = text, text = text, of = { x, n }, op = "div", range = least and { least // n, most // n },
     eval = function(env) return M.eval(x, env) // n end,
+  }
+end
+
+-- x / y, where y is at least 1.
+function M.quotient(x, y)
+  if M.is_const(y) then return M.div(x, y) end
+  if x == 0 then return 0 end
+  local least, most = M.range(x)
+  local least_y, most_y = M.range(y)
+  local text = "(" .. paren(x) .. " / " .. paren(y) .. ")"
+  return from_atom {
+    key = text, text = text, of = { x, y }, op = "div",
+    range = least and least_y and { least // most_y, most // least_y },
+    eval = function(env) return M.eval(x, env) // M.eval(y, env) end,
   }
 end
 

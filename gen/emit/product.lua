@@ -52,11 +52,11 @@ end
 local function operand_b(K, tile, p)
   local b, scheme, fetched = { p = p.b, k_stride = tile.b.k_stride }, tile.b.scheme, tile.b.fetched
   if not p.next then return b end
-  local numbers, tile_words = fetched.numbers, ways.of(scheme).tile_words(scheme)
+  local numbers, tile_words = p.share or fetched.numbers, ways.of(scheme).tile_words(scheme)
   b.moving = { { p = p.next, k_stride = numbers } }
   local function hints(steps, k)
     for _, hint in ipairs(fetched.hints) do
-      fetch(K.t, scheme.b.bytes, steps * numbers, p.next:at(k * numbers + hint.at), hint.op)
+      fetch(K.t, scheme.b.bytes, steps * (fetched.most or numbers), p.next:at(k * numbers + hint.at), hint.op)
     end
   end
   if fetched.spread and not tile_words then
@@ -85,8 +85,9 @@ end
 
 -- The operands of a tile as parameters of its function.
 local function operand_params(tile)
+  local share = tile.b.fetched and tile.b.fetched.numbers
   return { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "sums", "out", tile.sums },
-           { "next", "in", tile.b.next } }
+           { "next", "in", tile.b.next }, { "share", "int", share and not expr.is_const(share) and share } }
 end
 
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end

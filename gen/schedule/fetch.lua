@@ -17,6 +17,7 @@ local M = { LINE = 64 } -- bytes of a cache line, which one instruction prefetch
 
 local AHEAD = { { 2048, "prefetch" } } -- like `widened` in machine/cpu.lua, for weights that are not dequantized
 local WORD = 4
+local BLOCK = 4 -- K steps beside which a line of a share is prefetched
 
 local STEPS = 8 -- the most queries for which dequantized weights are prefetched by `ahead`
 
@@ -107,7 +108,7 @@ end
 local function follows(own, size, width) return own.behind >= math.max(size, width * own.product.depth) end
 
 -- How the tiles of a product prefetch beside a panel of a block, `own`: { plan, product, behind, the numbers of weights
--- that follow those of the product, crosses, count of tiles }.
+-- that follow those of the product, crosses, count of tiles, shares if a run says how many tiles there are }.
 
 -- Where the weights to prefetch beside a panel of a block begin, and how wide they are. With `ahead` they begin a
 -- little after the panel itself does. Otherwise they follow the panel, or have its place in the next product if tiles
@@ -135,6 +136,9 @@ local function hints_of(own, width)
   return list
 end
 
+-- The number of shares of a panel if each has a cache line for each block of K steps.
+local function least_shares(product, width) return tiles.ceil_div(width * BLOCK * product.scheme.b.bytes, M.LINE) end
+
 -- What the i-th tile prefetches of a panel at p that is so wide, as product.operand takes it. Each of its K steps
 -- prefetches `numbers` numbers, from p on in the first step, by hints { at, op }. spread: a block of K steps issues
 -- them at once.
@@ -144,9 +148,29 @@ function M.part(own, p, width, i)
     local hints = kind == "ahead" and hints_of(own, width) or { { at = 0, op = "prefetch" } }
     return { p = p, numbers = width, hints = hints }
   end
-  local first = expr.div(i * width, own.count)
-  return { p = p:at(first * own.product.depth), numbers = tiles.ceil_div(width, own.count), spread = true,
-           hints = { { at = 0, op = "prefetch_far" } } }
+  local shares = own.shares or { count = own.count, least = own.count, parts = {} }
+  local most = tiles.ceil_div(width, shares.least)
+  return { p = p:at(expr.quotient(i * width, shares.count) * own.product.depth), numbers = shares.parts[width] or most,
+           most = most, spread = true, hints = { { at = 0, op = "prefetch_far" } } }
+end
+
+-- The shares of panels that tiles prefetch in a run of so many rows: { count, least: their least number, parts: the
+-- numbers of a K step, by the width of a panel }. Each tile has one, of at most a cache line for each block of K steps.
+-- Nil if each run has as many. starts: the first row of each tile.
+function M.shares(K, own, rows, starts, panel_runs)
+  local scheme = own.product.scheme
+  if own.plan.fetch ~= "shares" or K.full or ways.of(scheme).tile_words(scheme) then return nil end
+  local apart, least = math.huge, 1
+  for number = 1, #starts - 1 do apart = math.min(apart, starts[number + 1] // number) end
+  for _, run in ipairs(panel_runs) do least = math.max(least, least_shares(own.product, run.width)) end
+  if least >= #starts then return nil end
+  local filled = K.t:int("filled", expr.min(expr.ceil_div(rows, apart), #starts), { 0, #starts })
+  local shares, parts = K.t:int("shares", expr.max(filled, least)), {}
+  for i, run in ipairs(panel_runs) do
+    parts[run.width] = parts[run.width]
+      or K.t:int("share" .. (i > 1 and i or ""), expr.quotient(shares + (run.width - 1), shares))
+  end
+  return { count = shares, parts = parts, least = least }
 end
 
 -- How many numbers of weights follow those of a block of heads at least: those of Wo.

@@ -71,6 +71,15 @@ local function each_part(K, run, from, count, few, build)
   end)
 end
 
+-- The first row of each tile.
+local function starts_of(runs)
+  local starts = {}
+  for _, run in ipairs(runs) do
+    for i = 0, run.count - 1 do starts[#starts + 1] = run.at + i * run.size end
+  end
+  return starts
+end
+
 -- The tiles of some runs by all panels. Panels are the inner loop, except with tile registers, and where tiles prefetch
 -- the weights that follow a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_rows(K, stage, p, runs)
@@ -101,6 +110,9 @@ local function record_rows(K, stage, p, runs)
   end
   local spans = {}
   for i, run in ipairs(runs) do spans[i] = { rows_of.span(K, run, p.bounds) } end
+  if fetched and p.bounds.stop then
+    fetched.shares = fetch.shares(K, fetched, p.bounds.stop, starts_of(runs), product.panel_runs)
+  end
   local few = not panels_first and a.tile_words and tiles.keeps_sums(product) and tiles.TOGETHER
   if a.tile_words and not few or panels_first then
     return product_of.each_panel(K, product, function(panels, j, panel)

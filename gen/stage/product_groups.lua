@@ -176,6 +176,20 @@ local function piece_at(own, place, piece, first, before)
            asked = place.rows and place.rows - row }
 end
 
+-- The first row of each tile, in its block.
+local function starts_of(own)
+  local starts, before = {}, 0
+  for _, piece in ipairs(own.pieces) do
+    for g = 0, piece.count - 1 do
+      for _, run in ipairs(own.stage.product.runs[piece.kind]) do
+        for j = 0, run.count - 1 do starts[#starts + 1] = before + g * piece.group.used + run.at + j * run.size end
+      end
+    end
+    before = before + piece.count * piece.group.used
+  end
+  return starts
+end
+
 -- Panel j of a block of equal panels, for all rows of the i-th of a block of equal blocks of groups.
 function M.emit(K, place, stage, ...)
   local block, i, panels, j = ...
@@ -193,6 +207,8 @@ function M.emit(K, place, stage, ...)
   end
   local name, doc, params = signature(own)
   K:part(name, doc, params, function(p)
+    local asked = inside(own.pieces[1], p, 1).asked
+    fetched.shares = asked and p.next and fetch.shares(K, fetched, asked, starts_of(own), { panels })
     for n, piece in ipairs(own.pieces) do piece_of(graph.with(own, { p = p }), inside(piece, p, n)) end
   end)
 end

@@ -34,7 +34,7 @@ local kinds = {
   place = { says = { "name", "text" }, uses = {} },
   buffer = { says = { "name", "count" }, uses = {} },
   fence = { says = {}, uses = {} },
-  bump = { says = { "pointer", "by" }, uses = {} },
+  bump = { says = { "pointer", "by" }, uses = { "by" } },
   note = { says = { "text" }, uses = {} },
 }
 

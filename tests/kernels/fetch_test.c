@@ -1,5 +1,6 @@
 /* fetch_test.c: counts what a kernel fetches ahead, compiled with its hints as calls of note().
- * Prints the hints that lie outside the packed weights or the cache, and the lines within that no hint names. */
+ * Prints the hints that lie outside the packed weights or the cache, and the lines within that no hint names.
+ * Argument: the number of rows and keys of the run, if not the most. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,8 @@ void note(const void *at) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  const int rows = argc > 1 ? atoi(argv[1]) : KERNEL_SEQ, keys = argc > 1 ? rows : KERNEL_SEQ_KV;
   const size_t lines = (BYTES + LINE - 1) / LINE;
   float *x = calloc(KERNEL_SEQ_KV * KERNEL_D_MODEL, sizeof *x), *y = calloc(KERNEL_SEQ * KERNEL_Y_WIDTH, sizeof *y);
   void *workspace = aligned_alloc(MHAGEN_ALIGN, (KERNEL_WORKSPACE_BYTES + 4095) / 4096 * 4096);
@@ -39,7 +41,8 @@ int main(void) {
   memset(cache, 0, CACHE);
   memcpy(packed, &kernel_kernel.fingerprint, sizeof kernel_kernel.fingerprint);
   const mhagen_args args = {
-    .q = x, .k = x, .v = x, .y = y, .packed = packed, .workspace = workspace, .kv_len = (int[]){KERNEL_SEQ_KV},
+    .q = x, .k = x, .v = x, .y = y, .packed = packed, .workspace = workspace, .kv_len = (int[]){keys},
+    .q_len = (int[]){rows},
     .past = (int[]){KERNEL_SEQ_KV - KERNEL_SEQ}, .cache = cache};
   mhagen_status status = kernel_run(&args);
   if (status != MHAGEN_OK) {

@@ -45,10 +45,16 @@ KERNELS = [
     ("avx2", f"h=4 h_kv=1 {STEP} cache_dtype=int8", 2 * AHEAD + 8 * 2000),
     ("neon", f"h=4 h_kv=1 {STEP} cache_dtype=f16", 2 * AHEAD),
 ]
+# Isa, config, these bytes, and the rows of some runs: at least so many that each share of a panel has a tile.
+LAYER = "h=4 d_model=128 dk=32 ffn=256 norm=post residual=true q_len=true kv_len=true fetch=shares kv_rows=4"
+SOME = [
+    ("avx2", f"{LAYER} seq=128", 4 * (128 * 32 + 4 * 128 * 16), (13, 16, 37, 128)),
+    ("avx512", f"{LAYER} seq=128", 4 * (128 * 32 + 4 * 128 * 32), (49, 128)),
+]
 
 
-@pytest.mark.parametrize("isa, config, first", KERNELS)
-def test_fetched(tmp_path, isa, config, first):
+def fetched(tmp_path, isa, config):
+    """The command that counts what a kernel fetches ahead."""
     runner = runner_for(isa)
     source = generate(tmp_path, config, isa)
     (tmp_path / "hints.h").write_text(HINTS)
@@ -56,7 +62,23 @@ def test_fetched(tmp_path, isa, config, first):
         f"-I{tmp_path}", *(["-static"] if runner else []), source, tmp_path / "mhagen.c",
         ROOT / "tests/kernels/fetch_test.c",
         "-o", tmp_path / "fetch", "-lm")
-    outside, missed = map(int, run(*runner, tmp_path / "fetch").split())
-    biases = 6144  # and the gaps behind them
+    return [*runner, tmp_path / "fetch"]
+
+
+BIASES = 6144  # and the gaps behind them
+
+
+@pytest.mark.parametrize("isa, config, first", KERNELS)
+def test_fetched(tmp_path, isa, config, first):
+    outside, missed = map(int, run(*fetched(tmp_path, isa, config)).split())
     assert outside == 0
-    assert 0 < missed <= (first + biases) / 64
+    assert 0 < missed <= (first + BIASES) / 64
+
+
+@pytest.mark.parametrize("isa, config, first, runs", SOME)
+def test_runs_of_some_rows(tmp_path, isa, config, first, runs):
+    command = fetched(tmp_path, isa, config)
+    for rows in runs:
+        outside, missed = map(int, run(*command, rows).split())
+        assert outside == 0
+        assert 0 < missed <= (first + BIASES) / 64

@@ -522,11 +522,13 @@ end
 
 local function kernels(takes)
   for isa_at, isa in ipairs(isas.list) do
+    local shares = isa.rows.prefetch_far and " fetch=shares" or ""
     local fetching, ahead = isa.rows.prefetch and " fetch=panels" or "", isa.rows.prefetch and " fetch=ahead" or ""
     for case_at, case in ipairs {
       { "h=2 d_model=37 dk=33 seq=7 kv_vectors=1 out_vectors=1 kv_rows=3 fold=off" .. fetching },
       { "h=1 d_model=37 dk=2 seq=3 qkv=separate q_lanes=columns fold=off unroll=full" .. fetching },
       { "h=4 h_kv=2 d_model=40 dk=20 seq=5 k_block=16 batch=2 kv_len=true" .. fetching, { [0] = 4, 3 } },
+      { "h=2 d_model=37 dk=3 seq=23 kv_rows=1 kv_len=true qkv=separate fold=off" .. shares, { [0] = 13 } },
       { "h=2 d_model=5 dk=3 seq=6" },
       { "h=1 d_model=4 dk=2 dv=3 seq=3 seq_kv=7 attention=cross probs=true" },
       { "h=2 d_model=3 dk=2 seq=9 causal=true probs=true unroll=tile" },
