@@ -70,7 +70,7 @@ M.rows = {
   { name = "zen3", doc = "AMD Zen 3",
     is = { { "AuthenticAMD", 0x19, { 0x00, 0x0F }, { 0x20, 0x5F } } },
     fmas = { scalar = 2, avx2 = 2 }, lacks = { "avx_vnni" }, cached = 262144, under_way = 256,
-    fetch = { { "shares", 8, math.huge, 1048576 }, { "ahead", 2, 7, 1048576 } },
+    fetch = { { "shares", 8, math.huge, 524288 }, { "ahead", 2, 7, 524288 } },
     slots = { div = 12, sqrt = 19 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "zen4", doc = "AMD Zen 4",
     is = { { "AuthenticAMD", 0x19, { 0x10, 0x1F }, { 0x60, 0x7F }, { 0xA0, 0xAF } } },

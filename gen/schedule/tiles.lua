@@ -262,10 +262,11 @@ end
 -- Whether there are so few queries that tiles which read weights first, and wait for them, dominate the time.
 function M.few(queries) return queries <= 64 end
 
--- Bytes of a layer's weights.
+-- Bytes of a layer's weights, in the type of those of `target`.
 function M.weight_bytes(target)
   local cfg = target.cfg
-  return target.scheme.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * M.words(target.scheme, cfg.d_model)
+  local columns = (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) + cfg.ffn * (cfg.ffn_gate and 3 or 2)
+  return target.scheme.b.bytes * columns * M.words(target.scheme, cfg.d_model)
 end
 
 -- Whether few queries wait for weights that do not fit L2; only if the facts of a core have a figure for that.
