@@ -18,6 +18,7 @@ double ref_changed_size(const spot *at, double s) {
   const float *x = at->x;
   const size_t key = at->key;
   (void)shape, (void)x, (void)key;
+  if (shape->options & MHAGEN_SOFTCAP && isinf(s)) s = shape->softcap;
   if (shape->options & MHAGEN_ALIBI) s += fabs(ref_alibi(at));
   return MHAGEN_SCORE_SIZE(s + fabs(at->mask));
 }
@@ -250,7 +251,8 @@ static void add_largest(formula *f, spot at) {
     if (!e->sees[j]) continue;
     const double s = fabs(f->score[j]);
     at.key = j, at.mask = f->mask[j], some = 1;
-    if (isfinite(s)) most = fmax(most, ref_changed_size(&at, s));
+    const double size = ref_changed_size(&at, s);
+    if (isfinite(size)) most = fmax(most, size);
   }
   if (some) b->largest = fmax(b->largest, beside_sink(most, at.sink));
 }
