@@ -55,8 +55,9 @@ local function operand_b(K, tile, p)
   local numbers, tile_words = p.share or fetched.numbers, ways.of(scheme).tile_words(scheme)
   b.moving = { { p = p.next, k_stride = numbers } }
   local function hints(steps, k)
+    local count = expr.is_const(numbers) and steps * numbers or 1 -- by the rows of a run, shares of a line at most
     for _, hint in ipairs(fetched.hints) do
-      fetch(K.t, scheme.b.bytes, steps * (fetched.most or numbers), p.next:at(k * numbers + hint.at), hint.op)
+      fetch(K.t, scheme.b.bytes, count, p.next:at(k * numbers + hint.at), hint.op)
     end
   end
   if fetched.spread and not tile_words then

@@ -148,29 +148,29 @@ function M.part(own, p, width, i)
     local hints = kind == "ahead" and hints_of(own, width) or { { at = 0, op = "prefetch" } }
     return { p = p, numbers = width, hints = hints }
   end
-  local shares = own.shares or { count = own.count, least = own.count, parts = {} }
-  local most = tiles.ceil_div(width, shares.least)
-  return { p = p:at(expr.quotient(i * width, shares.count) * own.product.depth), numbers = shares.parts[width] or most,
-           most = most, spread = true, hints = { { at = 0, op = "prefetch_far" } } }
+  local shares = own.shares or { count = own.count, parts = {} }
+  local numbers = shares.parts[width] or tiles.ceil_div(width, own.count)
+  return { p = p:at(expr.quotient(i * width, shares.count) * own.product.depth), numbers = numbers, spread = true,
+           hints = { { at = 0, op = "prefetch_far" } } }
 end
 
--- The shares of panels that tiles prefetch in a run of so many rows: { count, least: their least number, parts: the
--- numbers of a K step, by the width of a panel }. Each tile has one, of at most a cache line for each block of K steps.
--- Nil if each run has as many. starts: the first row of each tile.
+-- The shares of panels that tiles prefetch in a run of so many rows: { count, parts: the numbers of a K step, by the
+-- width of a panel }. Each tile has one, of at most a cache line for each block of K steps. Nil if all runs have as
+-- many. starts: the first row of each tile, and of one more.
 function M.shares(K, own, rows, starts, panel_runs)
-  local scheme = own.product.scheme
+  local scheme, count, all = own.product.scheme, #starts - 1, starts[#starts]
   if own.plan.fetch ~= "shares" or K.full or ways.of(scheme).tile_words(scheme) then return nil end
-  local apart, least = math.huge, 1
-  for number = 1, #starts - 1 do apart = math.min(apart, starts[number + 1] // number) end
+  local least, more = 1, 0 -- tiles, and how many may begin before their part of all rows
   for _, run in ipairs(panel_runs) do least = math.max(least, least_shares(own.product, run.width)) end
-  if least >= #starts then return nil end
-  local filled = K.t:int("filled", expr.min(expr.ceil_div(rows, apart), #starts), { 0, #starts })
-  local shares, parts = K.t:int("shares", expr.max(filled, least)), {}
+  for number = 1, count - 1 do more = math.max(more, number - starts[number + 1] * count // all) end
+  if least >= count then return nil end
+  local filled = K.t:int("filled", expr.min(expr.div(rows * count + (all - count), all) + more, count))
+  local shares, parts = K.t:int("shares", expr.max(filled, least), { least, count }), {}
   for i, run in ipairs(panel_runs) do
     parts[run.width] = parts[run.width]
       or K.t:int("share" .. (i > 1 and i or ""), expr.quotient(shares + (run.width - 1), shares))
   end
-  return { count = shares, parts = parts, least = least }
+  return { count = shares, parts = parts }
 end
 
 -- How many numbers of weights follow those of a block of heads at least: those of Wo.

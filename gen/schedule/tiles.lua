@@ -265,7 +265,8 @@ function M.few(queries) return queries <= 64 end
 -- Bytes of a layer's weights, in the type of those of `target`.
 function M.weight_bytes(target)
   local cfg = target.cfg
-  local columns = (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) + cfg.ffn * (cfg.ffn_gate and 3 or 2)
+  local columns = cfg.attention == "none" and cfg.y_width or (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv)
+  columns = columns + cfg.ffn * (cfg.ffn_gate and 3 or 2)
   return target.scheme.b.bytes * columns * M.words(target.scheme, cfg.d_model)
 end
 

@@ -71,12 +71,13 @@ local function each_part(K, run, from, count, few, build)
   end)
 end
 
--- The first row of each tile.
+-- The first row of each tile, and of one more.
 local function starts_of(runs)
-  local starts = {}
+  local starts, last = {}, runs[#runs]
   for _, run in ipairs(runs) do
     for i = 0, run.count - 1 do starts[#starts + 1] = run.at + i * run.size end
   end
+  starts[#starts + 1] = last.at + last.count * last.size
   return starts
 end
 

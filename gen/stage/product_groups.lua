@@ -176,7 +176,7 @@ local function piece_at(own, place, piece, first, before)
            asked = place.rows and place.rows - row }
 end
 
--- The first row of each tile, in its block.
+-- The first row of each tile, and of one more, in their block.
 local function starts_of(own)
   local starts, before = {}, 0
   for _, piece in ipairs(own.pieces) do
@@ -187,6 +187,7 @@ local function starts_of(own)
     end
     before = before + piece.count * piece.group.used
   end
+  starts[#starts + 1] = before
   return starts
 end
 

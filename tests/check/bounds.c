@@ -18,7 +18,6 @@ double ref_changed_size(const spot *at, double s) {
   const float *x = at->x;
   const size_t key = at->key;
   (void)shape, (void)x, (void)key;
-  if (shape->options & MHAGEN_SOFTCAP && isinf(s)) s = shape->softcap;
   if (shape->options & MHAGEN_ALIBI) s += fabs(ref_alibi(at));
   return MHAGEN_SCORE_SIZE(s + fabs(at->mask));
 }
@@ -249,10 +248,10 @@ static void add_largest(formula *f, spot at) {
   for (size_t j = e->first; j < e->end; j++) {
     f->mask[j] = f->p.x[j] > TINY && isfinite(f->mask[j]) ? f->mask[j] : 0;
     if (!e->sees[j]) continue;
-    const double s = fabs(f->score[j]);
+    double s = fabs(f->score[j]);
+    if (isinf(s) && f->shape->options & MHAGEN_SOFTCAP) s = f->shape->softcap;
     at.key = j, at.mask = f->mask[j], some = 1;
-    const double size = ref_changed_size(&at, s);
-    if (isfinite(size)) most = fmax(most, size);
+    if (isfinite(s)) most = fmax(most, ref_changed_size(&at, s));
   }
   if (some) b->largest = fmax(b->largest, beside_sink(most, at.sink));
 }

@@ -49,6 +49,9 @@ KERNELS = [
 LAYER = "h=4 d_model=128 dk=32 ffn=256 norm=post residual=true q_len=true kv_len=true fetch=shares kv_rows=4"
 SOME = [
     ("avx2", f"{LAYER} seq=128", 4 * (128 * 32 + 4 * 128 * 16), (13, 16, 37, 128)),
+    ("avx2", f"{LAYER.replace('kv_rows=4', '')} seq=128", 4 * (128 * 32 + 4 * 128 * 16), (16, 45, 96, 128)),
+    ("avx2", f"{LAYER.replace('kv_rows=4', '')} seq=61", 4 * (128 * 32 + 4 * 128 * 16), (16, 61)),
+    ("avx2", "h=4 d_model=32 dk=8 seq=65 q_len=true fetch=shares", 4 * 32 * 32, (65,)),  # all K steps are one block
     ("avx512", f"{LAYER} seq=128", 4 * (128 * 32 + 4 * 128 * 32), (49, 128)),
 ]
 
