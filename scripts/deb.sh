@@ -66,10 +66,10 @@ Recommends: gcc | clang | c-compiler
 Suggests: cmake, ninja-build, pkgconf
 Section: devel
 Priority: optional
-Description: generator of C for multi-head attention
- mhagen writes C with intrinsics for the multi-head attention of one fixed
- shape on a CPU: plain C, AVX2, AVX-512 or NEON. The C is meant to be read and
- to be copied into a product; it needs a C99 compiler and libc.
+Description: generator of C for the layers and models of transformers
+ mhagen writes C with intrinsics for the attention, the layers and the models
+ of one shape on a CPU: plain C, AVX2, AVX-512, AMX or NEON. The C is meant to
+ be read and to be copied into a product; it needs a C99 compiler and libc.
 END
 (cd "$root" && find usr -type f -exec md5sum {} + | LC_ALL=C sort -k 2 > DEBIAN/md5sums)
 find "$root" -newermt "@$date" -exec touch -h -d "@$date" {} +

@@ -53,9 +53,12 @@ def test_other_flags(tmp_path):
 
 def test_tests_build_nothing_in_the_root():
     """A ninja of another version than the one that runs the tests would build the programs anew that others run."""
-    lines = [(path.name, line) for path in ROOT.glob("tests/**/*.py") for line in path.read_text().split("\n")
-             if re.search(r'run\("ninja".*cwd=ROOT', line)]
+    every = [(path.name, line) for path in ROOT.glob("tests/**/*.py") for line in path.read_text().split("\n")]
+    lines = [(name, line) for name, line in every if re.search(r'run\("ninja".*cwd=ROOT', line)]
     assert len(lines) > 3 and not [name for name, line in lines if '"ninja", "-t"' not in line]
+    builders = [path.name for path in ROOT.glob("scripts/*.sh") if re.search("^ninja build/", path.read_text(), re.M)]
+    assert "deb.sh" in builders
+    assert not [(name, line) for name, line in every if any(f'ROOT / "scripts/{script}"' in line for script in builders)]
 
 
 # ---- what others made ----
