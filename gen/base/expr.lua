@@ -167,32 +167,20 @@ local function divides(n, x)
   return all
 end
 
+-- x / n, where n is at least 1; if n is no constant, x is at least 0.
 function M.div(x, n)
-  if math.type(x) == "integer" then return x // n end
-  if n == 1 then return x end
   local least, most = M.range(x)
-  if least and least // n == most // n then return least // n end
-  for by = n, 2, -1 do -- a factor of all terms
+  local least_n, most_n = M.range(n)
+  local range = least and least_n and { least // most_n, most // least_n }
+  if range and range[1] == range[2] then return range[1] end
+  if n == 1 then return x end
+  for by = M.is_const(n) and n or 1, 2, -1 do -- a factor of all terms
     if n % by == 0 and divides(by, x) then return M.div(M.share(x, by), n // by) end
   end
-  local text = "(" .. paren(x) .. " / " .. n .. ")"
+  local text = "(" .. paren(x) .. " / " .. paren(n) .. ")"
   return from_atom {
-    key = text, text = text, of = { x, n }, op = "div", range = least and { least // n, most // n },
-    eval = function(env) return M.eval(x, env) // n end,
-  }
-end
-
--- x / y, where y is at least 1.
-function M.quotient(x, y)
-  if M.is_const(y) then return M.div(x, y) end
-  if x == 0 then return 0 end
-  local least, most = M.range(x)
-  local least_y, most_y = M.range(y)
-  local text = "(" .. paren(x) .. " / " .. paren(y) .. ")"
-  return from_atom {
-    key = text, text = text, of = { x, y }, op = "div",
-    range = least and least_y and { least // most_y, most // least_y },
-    eval = function(env) return M.eval(x, env) // M.eval(y, env) end,
+    key = text, text = text, of = { x, n }, op = "div", range = range,
+    eval = function(env) return M.eval(x, env) // M.eval(n, env) end,
   }
 end
 

@@ -55,7 +55,7 @@ local function operand_b(K, tile, p)
   local numbers, tile_words = p.share or fetched.numbers, ways.of(scheme).tile_words(scheme)
   b.moving = { { p = p.next, k_stride = numbers } }
   local function hints(steps, k)
-    local count = expr.is_const(numbers) and steps * numbers or 1 -- by the rows of a run, shares of a line at most
+    local count = p.share and 1 or steps * numbers
     for _, hint in ipairs(fetched.hints) do
       fetch(K.t, scheme.b.bytes, count, p.next:at(k * numbers + hint.at), hint.op)
     end
@@ -86,9 +86,8 @@ end
 
 -- The operands of a tile as parameters of its function.
 local function operand_params(tile)
-  local share = tile.b.fetched and tile.b.fetched.numbers
   return { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "sums", "out", tile.sums },
-           { "next", "in", tile.b.next }, { "share", "int", share and not expr.is_const(share) and share } }
+           { "next", "in", tile.b.next }, { "share", "int", tile.b.fetched and tile.b.fetched.share } }
 end
 
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end

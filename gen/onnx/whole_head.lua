@@ -171,8 +171,8 @@ local function said_of(find, product, columns)
     if is_output and not are_outputs[at] then are_outputs[at], count = true, count + 1 end
     if is_output or not said[at] then said[at] = wording.short(name) end
   end
-  return ("%soutputs %s of the graph"):format(count == product.columns and "" or "what makes ",
-    table.concat(said, " and "))
+  return ("%soutput%s %s of the graph"):format(count == product.columns and "" or "what makes ",
+    #said > 1 and "s" or "", table.concat(said, " and "))
 end
 
 function M.of_columns(find, whole, names)

@@ -17,7 +17,6 @@ local M = { LINE = 64 } -- bytes of a cache line, which one instruction prefetch
 
 local AHEAD = { { 2048, "prefetch" } } -- like `widened` in machine/cpu.lua, for weights that are not dequantized
 local WORD = 4
-local BLOCK = 4 -- K steps beside which a line of a share is prefetched
 
 local STEPS = 8 -- the most queries for which dequantized weights are prefetched by `ahead`
 
@@ -137,11 +136,13 @@ local function hints_of(own, width)
 end
 
 -- The number of shares of a panel if each has a cache line for each block of K steps.
-local function least_shares(product, width) return tiles.ceil_div(width * BLOCK * product.scheme.b.bytes, M.LINE) end
+local function least_shares(product, width)
+  return tiles.ceil_div(width * tiles.LOOP_STEPS * product.scheme.b.bytes, M.LINE)
+end
 
 -- What the i-th tile prefetches of a panel at p that is so wide, as product.operand takes it. Each of its K steps
--- prefetches `numbers` numbers, from p on in the first step, by hints { at, op }. spread: a block of K steps issues
--- them at once.
+-- prefetches `numbers` numbers, from p on in the first step, by hints { at, op }. share: the numbers, if a run says how
+-- many; a block of K steps has a cache line of them at most. spread: a block issues them at once.
 function M.part(own, p, width, i)
   local kind = own.plan.fetch
   if kind ~= "shares" then
@@ -150,16 +151,19 @@ function M.part(own, p, width, i)
   end
   local shares = own.shares or { count = own.count, parts = {} }
   local numbers = shares.parts[width] or tiles.ceil_div(width, own.count)
-  return { p = p:at(expr.quotient(i * width, shares.count) * own.product.depth), numbers = numbers, spread = true,
+  return { p = p:at(expr.div(i * width, shares.count) * own.product.depth), numbers = numbers,
+           share = not expr.is_const(numbers) and numbers or nil, spread = true,
            hints = { { at = 0, op = "prefetch_far" } } }
 end
 
 -- The shares of panels that tiles prefetch in a run of so many rows: { count, parts: the numbers of a K step, by the
 -- width of a panel }. Each tile has one, of at most a cache line for each block of K steps. Nil if all runs have as
--- many. starts: the first row of each tile, and of one more.
-function M.shares(K, own, rows, starts, panel_runs)
-  local scheme, count, all = own.product.scheme, #starts - 1, starts[#starts]
+-- many. sets: the rows of the tiles, as tiles.starts takes them.
+function M.shares(K, own, rows, sets, panel_runs)
+  local scheme = own.product.scheme
   if own.plan.fetch ~= "shares" or K.full or ways.of(scheme).tile_words(scheme) then return nil end
+  local starts = tiles.starts(sets)
+  local count, all = #starts - 1, starts[#starts]
   local least, more = 1, 0 -- tiles, and how many may begin before their part of all rows
   for _, run in ipairs(panel_runs) do least = math.max(least, least_shares(own.product, run.width)) end
   for number = 1, count - 1 do more = math.max(more, number - starts[number + 1] * count // all) end
@@ -168,7 +172,7 @@ function M.shares(K, own, rows, starts, panel_runs)
   local shares, parts = K.t:int("shares", expr.max(filled, least), { least, count }), {}
   for i, run in ipairs(panel_runs) do
     parts[run.width] = parts[run.width]
-      or K.t:int("share" .. (i > 1 and i or ""), expr.quotient(shares + (run.width - 1), shares))
+      or K.t:int("share" .. (i > 1 and i or ""), expr.div(shares + (run.width - 1), shares))
   end
   return { count = shares, parts = parts }
 end

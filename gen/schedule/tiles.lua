@@ -37,6 +37,23 @@ function M.count(product, set)
   return count
 end
 
+-- The first row of each tile, and of one more. sets: { runs, count, size } each, `count` times `size` rows in equal
+-- runs of tiles.
+function M.starts(sets)
+  local starts, from, last = {}, 0, nil
+  for _, set in ipairs(sets) do
+    for _ = 1, set.count do
+      for _, run in ipairs(set.runs) do
+        for i = 0, run.count - 1 do starts[#starts + 1] = from + run.at + i * run.size end
+        last = run
+      end
+      from = from + set.size
+    end
+  end
+  starts[#starts + 1] = starts[#starts] + last.size
+  return starts
+end
+
 M.ceil_div, M.round_up = cut.ceil_div, cut.round_up
 
 function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end

@@ -71,16 +71,6 @@ local function each_part(K, run, from, count, few, build)
   end)
 end
 
--- The first row of each tile, and of one more.
-local function starts_of(runs)
-  local starts, last = {}, runs[#runs]
-  for _, run in ipairs(runs) do
-    for i = 0, run.count - 1 do starts[#starts + 1] = run.at + i * run.size end
-  end
-  starts[#starts + 1] = last.at + last.count * last.size
-  return starts
-end
-
 -- The tiles of some runs by all panels. Panels are the inner loop, except with tile registers, and where tiles prefetch
 -- the weights that follow a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_rows(K, stage, p, runs)
@@ -112,7 +102,8 @@ local function record_rows(K, stage, p, runs)
   local spans = {}
   for i, run in ipairs(runs) do spans[i] = { rows_of.span(K, run, p.bounds) } end
   if fetched and p.bounds.stop then
-    fetched.shares = fetch.shares(K, fetched, p.bounds.stop, starts_of(runs), product.panel_runs)
+    local sets = { { runs = runs, count = 1, size = 0 } }
+    fetched.shares = fetch.shares(K, fetched, p.bounds.stop, sets, product.panel_runs)
   end
   local few = not panels_first and a.tile_words and tiles.keeps_sums(product) and tiles.TOGETHER
   if a.tile_words and not few or panels_first then

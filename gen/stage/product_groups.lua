@@ -176,27 +176,12 @@ local function piece_at(own, place, piece, first, before)
            asked = place.rows and place.rows - row }
 end
 
--- The first row of each tile, and of one more, in their block.
-local function starts_of(own)
-  local starts, before = {}, 0
-  for _, piece in ipairs(own.pieces) do
-    for g = 0, piece.count - 1 do
-      for _, run in ipairs(own.stage.product.runs[piece.kind]) do
-        for j = 0, run.count - 1 do starts[#starts + 1] = before + g * piece.group.used + run.at + j * run.size end
-      end
-    end
-    before = before + piece.count * piece.group.used
-  end
-  starts[#starts + 1] = before
-  return starts
-end
-
 -- Panel j of a block of equal panels, for all rows of the i-th of a block of equal blocks of groups.
 function M.emit(K, place, stage, ...)
   local block, i, panels, j = ...
   local plan, product, column = K.plan, stage.product, j * panels.width + panels.at
   choices.add(K.t.why, "output_order")
-  local fetched = { plan = plan, product = product, behind = 0, count = 0 }
+  local fetched, sets = { plan = plan, product = product, behind = 0, count = 0 }, {}
   local panel, wo = tiles.panel_at(product, panels, j), plan.memory:at(place, stage.wide or stage.weights.section)
   local own = { K = K, stage = stage, pieces = {}, panels = panels, column = column, panel = wo:at(panel),
                 fetched = fetched, next = plan.fetch and wo:at((fetch.next(fetched, panels, panel))),
@@ -205,11 +190,12 @@ function M.emit(K, place, stage, ...)
   for n, piece in ipairs(block.pieces) do
     own.pieces[n] = piece_at(own, place, piece, i * piece.count + piece.first, fetched.count)
     fetched.count = fetched.count + piece.count * tiles.count(product, piece.kind)
+    sets[n] = { runs = product.runs[piece.kind], count = piece.count, size = plan.groups[piece.kind].used }
   end
   local name, doc, params = signature(own)
   K:part(name, doc, params, function(p)
     local asked = inside(own.pieces[1], p, 1).asked
-    fetched.shares = asked and p.next and fetch.shares(K, fetched, asked, starts_of(own), { panels })
+    fetched.shares = asked and p.next and fetch.shares(K, fetched, asked, sets, { panels })
     for n, piece in ipairs(own.pieces) do piece_of(graph.with(own, { p = p }), inside(piece, p, n)) end
   end)
 end
