@@ -10,6 +10,7 @@
 --     feeds      { name = { at = array, integer } } of the leaves
 --     number     of a tensor and i: number i of one that is written as a list
 --     hides      whether padding is hidden where an operator adds a number to its scores
+--   MOST_NUMBERS   that a plan may have at a time
 --
 -- Roundings are left out: a Cast between types of floats changes nothing, and a value that is quantized and dequantized
 -- keeps its value. Limits of these types are left out, too.
@@ -50,6 +51,8 @@ function M.operators()
   for name in pairs(rows) do names[#names + 1] = name end
   return names
 end
+
+M.MOST_NUMBERS = 1 << 28
 
 local WITHIN = 3 -- values as large as its result that a node makes on its way
 

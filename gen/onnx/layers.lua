@@ -6,7 +6,8 @@
 --     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why =, node = of the file
 --               that a Softmax is within, or nil, softmax = its node or nil }, in their order
 --     find      { graph: with bodies in the place of their nodes; elements, with the axes of all values; few(),
---               shorter(), longer() and single() -> the same with other rows, where the graph leaves them open }
+--               shorter(), longer(), single(), first(), begin() and least() -> the same with other rows, where the
+--               graph leaves them open }
 --   longer(graph, given) -> shapes in runs of other lengths
 --   branches(graph, given, opened) -> whether runs of other lengths take the branches of `opened` too
 --
@@ -119,6 +120,16 @@ local function fails(find, layer, left)
   return lengths.differs(layer, other) or (graph_proof.prove(few, other, true))
 end
 
+-- Why a layer that has rows of earlier runs is another one without them, or nil.
+local function fails_at_first(find, layer, left)
+  if not layer.inputs.past_k then return nil end
+  local first = find.begin()
+  local other, why = graph_indices.attempt(proposal.propose, first, first.graph.makers[layer.softmax.outputs[1]],
+    layer.given, left, "")
+  first.elements:forget()
+  return why or lengths.differs(layer, other) or (graph_proof.prove(first, other))
+end
+
 -- What is taken as it is where the whole does not compute what the config says.
 local PROPOSALS = { "", "m", "o", "q", "k", "qk", "v", "qkv", "qkvo", "qkvom" }
 
@@ -128,7 +139,8 @@ local function read(find, softmax, given)
     local layer
     if left == "" then layer = proposal.propose(find, softmax, given, left)
     else layer = graph_indices.attempt(proposal.propose, find, softmax, given, left, first or "") end
-    local why = layer and (fails(find, layer, left) or find.longer and lengths.changes(find, layer, left))
+    local why = layer and (fails(find, layer, left) or find.longer and lengths.changes(find, layer, left)
+      or find.begin and fails_at_first(find, layer, left))
     if layer and not why then
       check_inference(find, layer)
       return complete(find, layer, given)
@@ -173,13 +185,15 @@ function M.branches(graph, given, opened)
   return true
 end
 
+local OTHERS = { "few", "shorter", "longer", "single", "first", "begin", "least" }
+
 local finder
 function finder(graph, given, how)
   local _, elements = shapes_of(graph, given, how)
   local find = { graph = elements.graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end
   local made = {}
-  for _, other in ipairs(how and { "few" } or { "few", "shorter", "longer", "single" }) do
+  for _, other in ipairs(how and { "few" } or OTHERS) do
     find[other] = function()
       made[other] = made[other] or finder(graph, given, other)
       return made[other]

@@ -48,7 +48,8 @@ local function same_weights(a, b)
     local own, other = a[name], b[name]
     if (own == nil) ~= (other == nil) or own and (#own ~= #other or not same_numbers(own, other)) then return false end
   end
-  return a.tensor == b.tensor
+  local x, y = a.tensor, b.tensor -- perhaps views of one tensor
+  return x.name == y.name and x.at == y.at
 end
 
 -- Angles of rope from row to row; the more rows there are, the more of their digits are known.
@@ -81,7 +82,7 @@ function M.changes(find, layer, left)
   local function axes_of(other)
     return table.concat(other.elements.shapes[layer.softmax.inputs[1]] or {}, " ")
   end
-  for _, made in ipairs { find.longer, find.shorter } do
+  for _, made in ipairs { find.longer, find.shorter, layer.given.q_len == "true" and find.least or nil } do
     local other = made()
     local node = other.graph.makers[layer.softmax.outputs[1]]
     if node and axes_of(find) ~= axes_of(other) then

@@ -7,15 +7,34 @@
 --     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk", node that adds it,
 --              at(b, h, q, k) = the index in it }
 
+local constants = require "onnx.constants"
 local edges = require "onnx.indices".edges
+local evaluate = require "onnx.evaluate"
 local scores_of = require "onnx.scores"
 
 local M = {}
 
+-- The numbers of a value that depends on no input, or nil.
+local function numbers_of(find, value)
+  local plan = evaluate.plan(find.graph, find.elements.shapes, { value }, {})
+  if not plan or plan.inputs[1] or plan.numbers > evaluate.MOST_NUMBERS then return nil end
+  local made = evaluate.run(plan, find.graph.tools.arrays, {}, constants.of, true)
+  return made and made[value].at
+end
+
+-- Element i of a mask: a number, or what is known of it. Where elements are not known one by one, all of a mask that
+-- depends on no input are evaluated.
+local function element(find, mask, i)
+  local x = find.elements:at(mask.value, i)
+  if type(x) == "number" or x.constant == -math.huge then return x end
+  if mask.numbers == nil then mask.numbers = numbers_of(find, mask.value) or false end
+  return mask.numbers and find.graph.tools.arrays.list(mask.numbers, i, 1)[1] or x
+end
+
 -- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it. What
 -- is added to -inf hides no less.
 local function say(find, mask, index)
-  local x = find.elements:at(mask.value, mask.at(index))
+  local x = element(find, mask, mask.at(index))
   if type(x) ~= "number" then return mask.kind == "add" and x.constant == -math.huge and "hidden" or "open" end
   if mask.kind == "bool" then return (x ~= 0) == mask.hidden and "hidden" or "seen" end
   return x <= scores_of.ADDED and "hidden" or x == 0 and "seen" or "bias"
@@ -90,6 +109,39 @@ local function band_of(state, index, rows, columns)
   end
 end
 
+local ROWS = 256 -- of a mask of constants that are compared, of each head
+
+-- Numbers of a mask, of those of all its elements: the columns of a row, whose indices `at` says.
+local function row_of(find, numbers, at, columns)
+  local list = find.graph.tools.arrays.list
+  if columns == 1 or at(columns - 1) - at(0) == columns - 1 then return list(numbers, at(0), columns) end
+  local all = {}
+  for column = 0, columns - 1 do all[column + 1] = list(numbers, at(column), 1)[1] end
+  return all
+end
+
+-- Whether a mask of constants does what a band does, in many rows of all heads: of one that is `left` besides, whether
+-- it hides this. True of masks that inputs change.
+local function is_band(find, mask, product, index, band, left)
+  local numbers, known = mask.numbers or numbers_of(find, mask.value), {}
+  for lead = 1, numbers and product.leads or 0 do
+    local first = mask.at(index(lead, 0, 0))
+    for row = 0, known[first] and -1 or product.rows - 1, math.max(1, product.rows // ROWS) do
+      local own = row + band.offset
+      local from, to = band.left and own - band.left or 0, band.right and own + band.right or product.columns
+      local function at(column) return mask.at(index(lead, row, column)) end
+      for k, x in ipairs(row_of(find, numbers, at, product.columns)) do
+        local hidden = x <= scores_of.ADDED
+        if mask.kind == "bool" then hidden = (x ~= 0) == mask.hidden end
+        if hidden ~= (k - 1 < from or k - 1 > to) then return false end
+        if not left and not hidden and mask.kind == "add" and x ~= 0 then return false end
+      end
+    end
+    known[first] = true
+  end
+  return true
+end
+
 -- The letters of the axes that a mask has.
 local function axes_of(own)
   local letters = {}
@@ -113,7 +165,9 @@ local function read_mask(find, mask, product, heads, index, as_they_are)
     return what
   end
   local band = not as_they_are and band_of(state, index, product.rows, product.columns) or nil
-  known = { how = how, band = band, left = not band or counts.bias + counts.open > 0,
+  local left = counts.bias + counts.open > 0
+  if band and not is_band(find, mask, product, index, band, left) then band = nil end
+  known = { how = how, band = band, left = not band or left,
             axes = axes_of(moves_of(mask, product, heads, index)) }
   find.masks[mask.value] = known
   return known

@@ -3,16 +3,20 @@
 --   new(given, how, batch, apart) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs
 --     how       nil; "longer": other numbers; extents that stay are those of all runs; "few": less rows;
---               "shorter": half of the rows; "single": all are 1
+--               "shorter": half of the rows; "single": all are 1; "first": the rows of earlier runs are some of this,
+--               "begin": and only a few; "least": still less rows behind these
 --     batch     sequences; apart: longer runs have more keys than rows, where they have labels of their own
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
+--   is_past(graph, name) -> whether an input has rows of earlier runs
+--   PAST       how many rows of earlier runs there are
 
 local M = {}
 
 -- Enough that a mask shows its form, and that a few windows of an image or of sound leave some rows.
-local LEAST, PAST, IMAGE, SAMPLES, FEW = 8, 5, 256, 20000, 24
+local LEAST, PAST, IMAGE, SAMPLES, FEW, FEWEST = 8, 5, 256, 20000, 24, 5
 
 M.BATCH = 2 -- sequences of most graphs
+M.PAST = PAST
 
 local function largest(text)
   local most = LEAST
@@ -26,10 +30,14 @@ function M.new(given, how, batch, apart)
   local rows, image, samples, past, named = math.min(largest(given.seq), 1 << 16), IMAGE, SAMPLES, PAST, {}
   local keys, first = given.seq_kv and math.min(largest(given.seq_kv), 1 << 16) or rows, nil
   if how == "single" then rows, keys, past = 1, 1, 1 end
+  if how == "first" then rows, past = rows + PAST, 0 end
+  if how == "begin" then rows, past = math.min(rows + PAST, FEW), 0 end
+  if how == "least" then rows, keys = math.min(rows, FEWEST), math.min(keys, FEWEST + 1) end
   if how == "few" then rows, keys, samples = math.min(rows, FEW), math.min(keys, FEW + 1), SAMPLES // 10 end
   if how == "shorter" then rows, keys = rows // 2, keys // 2 end
   if how == "longer" then rows, keys, image, samples, past = rows + 3, keys + 3, image + 96, 2 * samples, past + 3 end
   if apart then keys = keys + 2 end
+  if given.cache == "append" then keys = past + rows end
   local function pick(name, axis, label, rank, kind)
     local text = (name .. " " .. (label or "")):lower()
     if axis == 1 and rank > 1 then return batch end
@@ -55,6 +63,11 @@ function M.new(given, how, batch, apart)
   end
 end
 
+function M.is_past(graph, name)
+  local of = graph.values[name]
+  return name:lower():find "past" ~= nil and of ~= nil and of.dims ~= nil and #of.dims == 4
+end
+
 -- Places of rows are their numbers, as a kernel has them, behind those of earlier runs.
 function M.places(graph, shapes)
   local own, past = {}, 0
@@ -62,7 +75,7 @@ function M.places(graph, shapes)
     local of = graph.values[name]
     local integers = of and (of.type == "I64" or of.type == "I32")
     if integers and name:lower():find "position" then own[name] = true end
-    if name:lower():find "past" and shapes[name] and #shapes[name] == 4 then past = shapes[name][3] end
+    if M.is_past(graph, name) and shapes[name] then past = shapes[name][3] end
   end
   return function(value, i)
     local shape = own[value] and shapes[value]

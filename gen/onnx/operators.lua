@@ -267,10 +267,12 @@ end
 
 -- graph: what gen/onnx/file.lua returns; from_user: { key = text } for keys that are given and win. Returns the
 -- layers, nodes that are none, { name, why }, and how they were found, of gen/onnx/layers.lua.
+-- `unwritten` of a layer: why an operator of attention is no layer in its products, if these were tried.
 return function(graph, from_user)
   setmetatable(graph, Graph)
   local found, left, find = graph_layers.of(graph, from_user)
-  local all, own, rest = {}, {}, {}
+  local all, own, rest, whys = {}, {}, {}, {}
+  for _, each in ipairs(left) do whys[each.node or ""] = each.why end
   for i, each in ipairs(found) do
     found[i] = graph_parts.layer(find.graph, each)
     own[each.softmax.within or ""] = found[i]
@@ -278,7 +280,8 @@ return function(graph, from_user)
   for _, node in ipairs(graph.nodes) do
     local name = ("%s %s"):format(node.domain, node.op)
     if operators[name] then
-      all[#all + 1], own[node] = chosen(find, graph, node, from_user, own[node]), true
+      all[#all + 1] = chosen(find, graph, node, from_user, own[node])
+      all[#all].unwritten, own[node] = whys[node], true
     elseif unread[name] then
       rest[#rest + 1] = { name = node.name, why = ("%s %s"):format(node.op, unread[name]) }
     end

@@ -26,7 +26,6 @@ local M = {}
 
 -- ---- limits ----
 
-local MOST_NUMBERS = 1 << 28 -- at a time
 local MUCH, MOST_PRODUCTS = 1 << 32, 1 << 36 -- multiplications: with fewer rows if there may be; at all
 local ENOUGH = 1 << 29 -- multiplications behind which no more is drawn
 local NEARBY = 512 -- nodes that masks may be made of
@@ -58,7 +57,7 @@ local function plan_of(find, layer)
   local drawn, why = evaluate.plan(graph, shapes, outputs, without)
   if not layer.inputs.masks[1] or layer.given_values then return drawn, why, leaves end
   local whole = evaluate.plan(graph, shapes, outputs, leaves)
-  local near = whole and whole.numbers <= MOST_NUMBERS and (not drawn or
+  local near = whole and whole.numbers <= evaluate.MOST_NUMBERS and (not drawn or
     #whole.nodes <= #drawn.nodes + NEARBY and whole.products <= drawn.products)
   if near then
     return whole, nil, leaves
@@ -189,7 +188,7 @@ local function prove(find, layer, whole)
   if not plan then return why end
   local extents, shapes = layer.extents, find.elements.shapes
   local scores_of = extents.b * extents.h * extents.q * extents.k
-  local most = find.graph.tools.most or MOST_NUMBERS
+  local most = find.graph.tools.most or evaluate.MOST_NUMBERS
   local numbers, products = plan.numbers + (layer.numbers or 0), plan.products + (layer.products or 0)
   local large = numbers > most or products > MOST_PRODUCTS or plan.work > most << 4
   if large or not whole and products > MUCH then return TOO_LARGE, true end

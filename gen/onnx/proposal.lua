@@ -237,6 +237,10 @@ function M.propose(find, softmax, given, left, why)
   local heads = heads_of(find.elements, operands, scores.product, refuse)
   heads.factors = scores.factors and factors_by_head(scores.factors, heads)
   local weights = graph_weights.of(find, operands, heads, refuse)
+  if layer.inputs.past_k and not (weights.k and weights.v) then
+    refuse("%s: K and V that are cached are not both projected: %s", layer.inputs.past_k,
+      weights.why or operands.k.why or operands.v.why)
+  end
   layer:read_keys(scores, operands, heads, left:find "m" ~= nil)
   layer.softmax, layer.shapes, layer.conditions = softmax, find.elements.shapes, scores.conditions
   layer.extents = { b = heads.batches, h = heads.count, q = scores.product.rows, k = scores.product.columns }
