@@ -69,11 +69,14 @@ function M.begin(model, size)
   set_size(model, size)
   model.whole, model.graph.of_parts = { graph = true }, true
   function model.layers(self, given)
-    local with = { kv_len = "true" }
+    local with, cache = { kv_len = "true" }, model.whole.cache
     for key, value in pairs(given) do with[key] = value end
+    if cache then graph_whole.take_rows(model.graph, with, model.whole.places)
+    else graph_whole.refuse_past(model.graph) end
     local all, left, find = layers_of(self, with)
     refuse_others(model, left, find)
-    model.whole.made = graph_whole.of(find, all)
+    model.whole.made = graph_whole.of(find, all, cache)
+    for _, layer in ipairs(all) do layer.own = model.whole.own end
     return all, left
   end
 end
@@ -107,7 +110,8 @@ end
 
 -- A table of rows, perhaps of integers with one scale.
 local function table_part(model, of)
-  local part = layers.part(model, of.tensor.name, of.rows, of.width, host.type_size, { integers = of.scale ~= nil })
+  local part = layers.part(model, of.tensor.name, of.rows, of.width, host.type_size, { integers = of.scale ~= nil,
+    across = of.across })
   part.scaled = of.scale and { { by = { of.scale }, zeros = { of.zero }, columns = of.width, down = of.rows,
                                  across = of.width } }
   part.factor = of.term.factor ~= 1 and of.term.factor or nil
@@ -180,8 +184,8 @@ local function weights_of(step, first, count)
            norm1_bias = norm and norm.bias and list_of(norm.bias) }
 end
 
--- Adds the kernels of the head, as gen/command/whole_head.lua does it.
-local function add_head(embeddings, head, rows, kernels, given)
+-- Adds the kernels of the head, as gen/command/whole_head.lua does it. That of a decoder is one of the last row.
+local function add_head(embeddings, head, rows, kernels, given, decodes)
   local of_rows, between, number = head.rows == "all", 0, nil
   for i, step in ipairs(head.steps) do
     local norm = step.norm and { place = "pre", kind = step.norm.kind, eps = step.norm.eps }
@@ -198,6 +202,7 @@ local function add_head(embeddings, head, rows, kernels, given)
     end
     number = number or entry.number
   end
+  if decodes then return end
   embeddings.output_head = { name = head.name, rows = head.rows, said = head.said, number = number, steps = #head.steps,
                              between = between, count = head.steps[#head.steps].width }
 end
@@ -208,9 +213,9 @@ function M.add(model, kernels, given)
   local function add_product(...) return whole_product.add(kernels, given, ...) end
   if made.pixels then model.embeddings = add_pixels(model, list, made, width, add_product)
   else model.embeddings = add_ids(model, list, made, width, kernels, add_product) end
-  local head = not model.without_head and made.head
-  if head then add_head(model.embeddings, head, kernels[1].cfg.seq, kernels, given) end
-  for key, value in pairs { list = list, width = width, first_place = 0, decodes = false } do
+  local head, places = not model.without_head and made.head, model.whole.places
+  if head then add_head(model.embeddings, head, kernels[1].cfg.seq, kernels, given, places ~= nil) end
+  for key, value in pairs { list = list, width = width, first_place = 0, decodes = places ~= nil, places = places } do
     model.embeddings[key] = value
   end
   model.without = made.left

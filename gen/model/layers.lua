@@ -234,11 +234,12 @@ function M.weights(model, layer, cfg, type_size)
 end
 
 -- A tensor of the model as a part: a table of so many rows, or without a width a vector. more: nil, or the rows from
--- `first` on, `count` of them; or the `shape` of the tensor, where it has more axes; or whether it has `integers`.
+-- `first` on, `count` of them; the `shape` of a tensor of more axes; whether it has `integers`, or columns `across`.
 function M.part(model, name, rows, width, type_size, more)
-  local part = features(name, rows, width, more and more.count and {
+  more = more or {}
+  local part = features(name, rows, width, more.count and {
     blocks = 1, first = more.first, count = more.count, step = rows })
-  part.shape, part.integers = more and more.shape, more and more.integers
+  part.shape, part.integers, part.in_out, part.turned = more.shape, more.integers, more.across, more.across
   part.tensor = model.tensors[name] or fail_missing(model, name)
   check_shape(model, part, type_size)
   return part

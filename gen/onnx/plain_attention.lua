@@ -70,13 +70,15 @@ function Body:heads(value, shape, heads, each)
   return self:node("Reshape", { value, self:ints(batch, heads * each, rows, width) })
 end
 
--- Scores whose keys are not behind the row.
-function Body:causal(scores, rows, columns)
-  local function places(count, axis)
-    local all = self:node("Range", { self:number(0), self:number(count), self:number(1) })
+-- Scores whose keys are not behind the row, and no more than `window` of them with its own. past: rows before these.
+function Body:causal(scores, rows, columns, past, window)
+  local function places(count, axis, first)
+    local all = self:node("Range", { self:number(first), self:number(first + count), self:number(1) })
     return self:node("Unsqueeze", { all, self:ints(axis) })
   end
-  local seen = self:node("LessOrEqual", { places(columns, 0), places(rows, 1) })
+  local own = places(rows, 1, past or 0)
+  local seen = self:node("LessOrEqual", { places(columns, 0, 0), own })
+  if window then seen = self:node("And", { seen, self:node("Greater", { places(columns, 0, window), own }) }) end
   return self:node("Where", { seen, scores, self:number(-math.huge) })
 end
 

@@ -141,6 +141,85 @@ function bodies.MultiHeadAttention(body, node, shapes)
   return y and { "q", "k", "v", "of_bias", "padding", "attention_bias" }, { y }
 end
 
+-- ---- attention with keys of earlier runs ----
+
+-- Numbers of an operator that stand for what is not there.
+local NOTHING = { smooth_softmax = 0, qk_output = 0 }
+local OF_GROUPS = { num_heads = true, kv_num_heads = true, scale = true, softcap = true, local_window_size = true,
+                    do_rotary = true, rotary_interleaved = true }
+
+local function has_only(attributes)
+  for name, value in pairs(attributes) do
+    if not OF_GROUPS[name] and NOTHING[name] ~= value then return false end
+  end
+  return true
+end
+
+-- Rope of heads [batch][heads][rows][width], by tables of the rows.
+local function turned(body, x, width, tables, interleaved)
+  local turns = tables.width
+  local function taken(first, count, step)
+    return body:node("Slice", { x, body:ints(first), body:ints(first + count), body:ints(3), body:ints(step) })
+  end
+  local function times(v, by) return body:node("Mul", { v, by }) end
+  local step = interleaved and 2 or 1
+  local count = interleaved and 2 * turns - 1 or turns
+  local a, b = taken(0, count, step), taken(interleaved and 1 or turns, count, step)
+  local made = { body:node("Sub", { times(a, tables.cos), times(b, tables.sin) }),
+                 body:node("Add", { times(b, tables.cos), times(a, tables.sin) }) }
+  if interleaved then
+    for i, one in ipairs(made) do made[i] = body:node("Unsqueeze", { one, body:ints(4) }) end
+    made = { body:node("Reshape", { body:node("Concat", made, { axis = 4 }), body:ints(0, 0, 0, 2 * turns) }) }
+  end
+  if width > 2 * turns then made[#made + 1] = taken(2 * turns, width - 2 * turns, 1) end
+  return body:node("Concat", made, { axis = 3 })
+end
+
+-- The rows of Q, K and V by head, which may be columns of one value; and how wide a head is. Nil where they do not fit.
+local function heads_of_groups(body, node, shapes)
+  local t, q, k = node.attributes, shapes[node.inputs[1]], shapes[node.inputs[2]]
+  local h, h_kv, joint = t.num_heads, t.kv_num_heads, not is_given(node, 2)
+  if not h or not h_kv or h % h_kv ~= 0 or not q or #q ~= 3 or not joint and not (k and #k == 3) then return nil end
+  local width = joint and q[3] // (h + 2 * h_kv) or q[3] // h
+  if q[3] ~= width * (joint and h + 2 * h_kv or h) or not joint and k[3] ~= width * h_kv then return nil end
+  local made, first = {}, 0
+  for i, count in ipairs { h, h_kv, h_kv } do
+    local value = ({ "q", "k", "v" })[i]
+    if joint then value = columns(body, "q", 2, first, count * width) end
+    made[i], first = body:heads(value, { q[1], q[2], count * width }, count, 1), first + count * width
+  end
+  return made, width
+end
+
+-- Texts have no padding, so that all sequences are as long as the cache says.
+function bodies.GroupQueryAttention(body, node, shapes)
+  local t, past, cos = node.attributes, shapes[node.inputs[4]], shapes[node.inputs[8] or ""]
+  local heads, width = heads_of_groups(body, node, shapes)
+  for k = 10, #node.inputs do
+    if is_given(node, k) then return nil end
+  end
+  local turns, window = (t.do_rotary or 0) ~= 0, t.local_window_size or -1
+  if not heads or not past or #past ~= 4 or turns and not cos or window == 0 or not has_only(t) then return nil end
+  local q, k, v = table.unpack(heads)
+  local batch, rows, before = shapes[node.inputs[1]][1], shapes[node.inputs[1]][2], past[3]
+  for i = 4, 5 do shapes[node.inputs[i]] = { batch, t.kv_num_heads, before, width } end -- files may leave these open
+  if turns then
+    local tables = { width = cos[2], cos = columns(body, "cos", 0, before, rows),
+                     sin = columns(body, "sin", 0, before, rows) }
+    local interleaved = (t.rotary_interleaved or 0) ~= 0
+    q, k = turned(body, q, width, tables, interleaved), turned(body, k, width, tables, interleaved)
+  end
+  k, v = body:node("Concat", { "past_k", k }, { axis = 2 }), body:node("Concat", { "past_v", v }, { axis = 2 })
+  local shape, each = { batch, t.kv_num_heads, before + rows, width }, t.num_heads // t.kv_num_heads
+  local scale = t.scale and t.scale ~= 0 and t.scale or width ^ -0.5
+  local scores = body:scores(q, body:heads(k, shape, t.kv_num_heads, each), t, scale)
+  scores = body:causal(scores, rows, before + rows, before, window > 0 and window or nil)
+  local weights = body:node("Softmax", { scores }, { axis = -1 }, node.name)
+  local y = body:node("MatMul", { weights, body:heads(v, shape, t.kv_num_heads, each) })
+  y = body:node("Reshape", { body:node("Transpose", { y }, { perm = { 0, 2, 1, 3 } }), body:ints(0, 0, -1) })
+  return { "q", "k", "v", "past_k", "past_v", "lengths", "total", "cos", "sin" }, { y, k, v }
+end
+
 function M.body(node, shapes)
   local make = node.domain == "com.microsoft" and bodies[node.op]
   if not make then return nil end

@@ -87,11 +87,14 @@ end
 
 local MOST = options.list.y_width.max
 
--- Whether a head gives scores of all ids in each row, behind another product. Other products have as many columns as a
--- kernel.
+-- Whether a head gives scores of all ids in each row, of an encoder behind another product, or of a decoder in its last
+-- row. Other products have as many columns as a kernel.
 local function is_of_words(whole, kind, steps)
-  local is_it = steps[2] and kind == "all" and whole.ids and steps[2].width == whole.ids.words.rows
-  for i = 1, is_it and 1 or #steps do
+  local count = whole.decodes and 1 or 2
+  local of_rows = kind == "all" or kind == "last"
+  local is_it = #steps == count and of_rows and whole.ids and steps[count].width == whole.ids.words.rows
+  if whole.decodes and not is_it then refuse("a decoder's head has a score for each id") end
+  for i = 1, is_it and count - 1 or #steps do
     if steps[i].width > MOST then refuse("it has more than %d columns", MOST) end
   end
   return is_it

@@ -1,12 +1,13 @@
 -- What turns ids into rows in an ONNX graph, and which keys its masks hide. Both are proved by evaluation.
 --
 --   embeddings(find, value, layers) -> {
---     words, types    { tensor, rows, width, scale, zero = of integers or nil, term = { factor } } of words, and of
---                     types or nil
+--     words, types    { tensor, rows, width, scale, zero = of integers or nil, term = { factor }, across = whether the
+--                     tensor has its columns one after another } of words, and of types or nil
 --     places          numbers of the rows that are added for positions, or nil
 --     norm            of gen/onnx/whole_layers.lua, or nil
 --     projection      what is behind the norm: { matrix = as a layer of gen/onnx/layers.lua has it, bias }, or nil
 --     padding         an id that has no position or is hidden, or nil
+--     past            a value with rows of earlier runs, or nil
 --     text, draws     of gen/onnx/whole_texts.lua }
 --   check_masks(find, layer, embeddings)
 --     layers, layer   of gen/onnx/layers.lua
@@ -42,9 +43,13 @@ local function table_of(find, value)
   local node = find.graph.makers[taken]
   if not node or node.op ~= "Gather" or (node.attributes.axis or 0) ~= 0 then return nil end
   local name, own, of_own = dequantized(find, node.inputs[1])
-  local tensor = not (scale and own) and find.graph.tensors[name]
-  return tensor and #tensor.shape == 2 and { tensor = tensor, rows = tensor.shape[1], width = tensor.shape[2],
-    scale = scale or own, zero = zero or of_own, index = rows.origin(find, node.inputs[2]) } or nil
+  local maker = find.graph.makers[name]
+  local across = maker and maker.op == "Transpose" and find.graph.tensors[maker.inputs[1]] -- the weights of the head
+  local tensor = not (scale and own) and (across or find.graph.tensors[name])
+  if not tensor or #tensor.shape ~= 2 then return nil end
+  local count, width = table.unpack(across and { tensor.shape[2], tensor.shape[1] } or tensor.shape)
+  return { tensor = tensor, rows = count, width = width, across = across and true or nil, scale = scale or own,
+           zero = zero or of_own, index = rows.origin(find, node.inputs[2]) }
 end
 
 -- The number that a node multiplies by, and its other operand; or nil.
@@ -97,6 +102,9 @@ local function by_kinds(text, tables, others, value)
   return found
 end
 
+-- Rows of earlier runs.
+local function past_rows(find, made) return made.past and find.elements.shapes[made.past][3] or 0 end
+
 -- ---- positions ----
 
 local function values_of(terms)
@@ -110,7 +118,8 @@ local function places_of(find, text, terms, draws, width, count)
   local run = rows.run(find)
   local first
   for _, draw in ipairs(draws) do
-    local made = whole_texts.evaluated(find, text, values_of(terms), draw)
+    local made, why = indices.attempt(whole_texts.evaluated, find, text, values_of(terms), draw)
+    if not made then refuse("positions of %d rows: %s", count, why) end
     local sum = run:constant(0.0)
     for _, term in ipairs(terms) do
       sum = run:apply("add", sum, run:apply("mul", made[term.value], run:constant(term.factor)))
@@ -150,13 +159,13 @@ end
 -- Evaluates a mask with all keys, half of them and one, and compares its numbers. A mask has a row of keys for each
 -- query, or one for all.
 local function check_mask(find, made, layer, mask)
-  local shape = find.elements.shapes[mask.value]
+  local shape, past = find.elements.shapes[mask.value], past_rows(find, made)
   local keys, queries = shape[#shape], shape[#shape - 1] or 1
   for i, seen in ipairs { keys, keys // 2 + 1, 1, keys // 2 + 1 } do
     local draw = made.draws[#made.draws + 1 - i] -- from that of the first ids on
     local at = whole_texts.evaluated(find, made.text, { mask.value }, draw, seen)[mask.value].at
     for n, x in ipairs(find.graph.tools.arrays.list(at, 0, indices.count(shape))) do
-      local k, q = (n - 1) % keys, (n - 1) // keys % queries
+      local k, q = (n - 1) % keys, (n - 1) // keys % queries + past
       local good = q >= seen or is_expected(mask, x, k < seen)
         or is_far(layer.keys, q, k) and is_expected(mask, x, false)
       if not good then refuse("mask %s does more than to hide the keys of padding", wording.short(mask.value)) end
@@ -180,25 +189,48 @@ local function find_shown(find, made, layers)
   made.text.shown = SHOWN[1]
 end
 
+local MOST = 1 << 25 -- numbers of a mask that are compared; those of few rows always are
+
 -- Refuses masks that do not hide the keys of padding alone, besides those that the kernel hides by causal or a window.
 function M.check_masks(find, layer, made)
   find.hide_padding = find.hide_padding or {}
   for _, mask in ipairs(layer.hiding or {}) do
     local keys = layer.keys
     local how = ("%s %s %s %s"):format(mask.value, keys.causal, keys.window_left, keys.window_right)
-    for _, other in ipairs(find.hide_padding[how] and {} or { find, find.few(), find.single() }) do
-      check_mask(other, made, layer, mask)
+    local first = made.past and find.begin() or nil
+    for _, other in ipairs(find.hide_padding[how] and {} or { find, find.few(), find.single(), first }) do
+      local all = other == find and indices.count(find.elements.shapes[mask.value]) or 0
+      if all <= MOST then check_mask(other, made, layer, mask) end
     end
     find.hide_padding[how] = true
   end
 end
 
+-- Refuses lengths of an operator with a cache that are not those of texts without padding.
+function M.check_lengths(find, layer, made)
+  local node = layer.softmax.within
+  if not node or node.op ~= "GroupQueryAttention" then return end
+  for _, other in ipairs { find, find.few(), find.single(), find.first() } do
+    local shapes = other.elements.shapes
+    local all = shapes[node.inputs[4]][3] + shapes[node.inputs[1]][2]
+    for k, wanted in pairs { [6] = all - 1, [7] = all } do
+      local value = node.inputs[k]
+      local got = whole_texts.evaluated(other, made.text, { value }, made.draws[1])[value]
+      for _, x in ipairs(find.graph.tools.arrays.list(got.at, 0, indices.count(got.shape))) do
+        if x ~= wanted then
+          refuse("%s is %g where texts of %d rows have %d", wording.short(value), x, all, wanted)
+        end
+      end
+    end
+  end
+end
+
 -- ---- all ----
 
--- Flags of the rows of padding behind `seen` rows of each sequence, as a value [rows][1].
-local function of_padding(run, shape, seen)
+-- Flags of the rows of padding behind `seen` rows of each sequence, as a value [rows][1]. past: rows before these.
+local function of_padding(run, shape, seen, past)
   local list, count = {}, shape[#shape - 1]
-  for r = 0, indices.count(shape) // shape[#shape] - 1 do list[r + 1] = r % count < seen and 0.0 or 1.0 end
+  for r = 0, indices.count(shape) // shape[#shape] - 1 do list[r + 1] = past + r % count < seen and 0.0 or 1.0 end
   return values.value(run.arrays.numbers(list), { #list, 1 })
 end
 
@@ -216,16 +248,19 @@ end
 
 -- Compares the rows of the graph with those of the tables, in a run where some rows are padding or none.
 local function check(find, value, made, draw, padded)
-  local run = rows.run(find)
+  local run, past = rows.run(find), past_rows(find, made)
   local all = find.elements.shapes[value]
-  local seen = padded and all[#all - 1] // 2 + 1 or all[#all - 1]
+  local seen = past + all[#all - 1]
+  if padded then seen = seen // 2 + 1 end
   local got, feeds = whole_texts.evaluated(find, made.text, { value }, draw, seen)
   local shape, width = got[value].shape, made.words.width
   local count = indices.count(shape) // shape[#shape] * width
   local sum = values.value(run.arrays.numbers(count, 0.0), { count // width, width })
   for _, of in ipairs { made.words, made.types } do
     local index = values.value(feeds[of.index].at, { count // width })
-    local taken = run:taken(run:tensor(of.tensor), 1, index)
+    local numbers = run:tensor(of.tensor)
+    if of.across then numbers = run:moved(numbers, { of.rows, of.width }, { 1, of.rows }) end
+    local taken = run:taken(numbers, 1, index)
     if of.scale then
       taken = run:apply("mul", run:apply("sub", taken, run:constant(of.zero)), run:constant(of.scale))
     end
@@ -233,14 +268,16 @@ local function check(find, value, made, draw, padded)
   end
   local own = shape[#shape - 1] * width
   if made.places then
-    local places = values.value(run.arrays.numbers(table.move(made.places, 1, own, 1, {})), { 1, own })
+    local from = past * width
+    local list = table.move(made.places, from + 1, from + own, 1, {})
+    local places = values.value(run.arrays.numbers(list), { 1, own })
     sum = run:apply("add", values.value(sum.at, { count // own, own }), places)
     sum = values.value(sum.at, { count // width, width })
   end
   if made.norm then sum = whole_layers.normed(run, made.norm, sum) end
   if made.projection then sum = projected(find, run, made.projection, sum) end
   local largest = run:largest(sum)
-  local flags = run:apply("add", of_padding(run, shape, seen), run:apply("mul", sum, run:constant(0.0)))
+  local flags = run:apply("add", of_padding(run, shape, seen, past), run:apply("mul", sum, run:constant(0.0)))
   local off = run.arrays.difference(got[value].at, sum.at, flags.at)
   if off > rows.near(find) * largest then
     refuse("%s is not the sum of the tables of ids: drawn ids differ by %.1e of the largest", wording.short(value),
@@ -257,18 +294,20 @@ function M.embeddings(find, value, layers)
   local tables, terms = tables_of(find, norm and norm.x or embedded)
   local text = whole_texts.of(find, tables, values_of(terms), masks)
   local found = by_kinds(text, tables, terms, embedded)
-  local made = { words = found.ids, types = found.types, padding = text.padding, text = text }
+  local made = { words = found.ids, types = found.types, padding = text.padding, text = text,
+                 past = layers[1].inputs.past_k }
   local width, shape, draws = found.ids.width, find.elements.shapes[value], {}
   for i = 1, whole_texts.DRAWS do
     draws[i] = whole_texts.draw(text, found.ids.rows, found.types and found.types.rows or 0, i)
   end
   made.draws, made.projection = draws, projection
   find_shown(find, made, layers)
-  local count = shape[#shape - 1]
+  local count = past_rows(find, made) + shape[#shape - 1]
+  local from_first = made.past and find.first() or find
   made.norm = norm and whole_layers.norm(find, norm, width)
-  made.places = terms[1] and places_of(find, text, terms, draws, width, count) or nil
+  made.places = terms[1] and places_of(from_first, text, terms, draws, width, count) or nil
   for _, draw in ipairs(draws) do
-    for _, other in ipairs { find, find.few(), find.single() } do
+    for _, other in ipairs { find, find.few(), find.least(), find.single() } do
       check(other, value, made, draw, false)
       check(other, value, made, draw, true)
     end

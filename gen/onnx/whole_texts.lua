@@ -122,7 +122,7 @@ local function feed_of(find, text, name, draw, seen)
   end
   for i = 0, count - 1 do
     local is_seen = i % width < seen
-    if kind == "places" then list[i + 1] = i % width
+    if kind == "places" then list[i + 1] = find.elements.given(name, i) or i % width
     elseif kind == "mask" then list[i + 1] = text.shown[is_seen and 1 or 2]
     elseif kind == "ids" and not is_seen then list[i + 1] = text.padding or list[i + 1] end
   end
