@@ -140,6 +140,16 @@ local function check_places(model, places, first, rows)
     model.path) }, 0)
 end
 
+-- Refuses a decoder whose rows see those behind them, which a run with the first part of a text does not have.
+local function check_causal(model, all)
+  for _, layer in ipairs(all) do
+    if model.whole.head and not layer.cfg.causal then
+      error({ message = ("%s: rows of a decoder see none behind them with --whole, and those of %s do; without it " ..
+        "mhagen model takes the layers"):format(model.path, layer.name) }, 0)
+    end
+  end
+end
+
 -- Finds the tables of the embeddings, and the vectors of their norm or of the last one: model.embeddings.list has
 -- { name, part, at } each, `at` from M.layout, and model.read has their tensors. rows: of the longest run.
 local function read_embeddings(model, all, rows)
@@ -194,6 +204,7 @@ end
 -- Finds what the model has besides its layers, all: tensors, model.embeddings, and products as further kernels.
 local function find_parts(model, kernels, all, given)
   if model.graph then return whole_graph.add(model, kernels, given) end
+  check_causal(model, all)
   if model.whole.made then whole_inputs.add(model, kernels, all, given)
   else read_embeddings(model, all, kernels[1].cfg.seq) end
   if model.whole.head then add_head(model, kernels, given) else whole_head.add(model, kernels, all[1], given) end

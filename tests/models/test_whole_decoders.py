@@ -269,6 +269,8 @@ def test_groups_of_gguf(tmp_path):
     ("llama", {}, "seq=1 seq_kv=9 batch=2", "batch = 2: is the model's own with --whole, or is not made with it"),
     ("llama", {"mlp_bias": True}, "seq=1 seq_kv=9", "layers.0.mlp."),
     ("llama", {"logits_scaling": 2.0}, "seq=1 seq_kv=9", "logits_scaling = 2: may change the model"),
+    ("llama", {"is_causal": False}, "seq=1 seq_kv=9", "rows of a decoder see none behind them with --whole, and"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "seq=1 seq_kv=9", "rows of a decoder see none behind them"),
     ("llama", {"pretraining_tp": 2}, "seq=1 seq_kv=9", "pretraining_tp = 2: may change the model"),
     ("llama", {"vocab_size": 49}, "seq=1 seq_kv=9", "embed_tokens.weight: its shape is [50, 48], and by the config it"),
     ("gpt2", {}, "seq=1 seq_kv=65", "seq_kv = 65: must be at most 64, the places of"),
