@@ -186,7 +186,7 @@ local function read_embeddings(model, all, rows)
     list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = row.last ~= nil,
     norm_kind = kind, biased = biased, first_place = first, factor = made.factor,
     has_places = made.places ~= nil, has_bias = made.bias ~= nil, decodes = row.head ~= nil,
-    places = row.places, words = words, head = head_of(model, prefix, words),
+    places = row.places, said = made.said, words = words, head = head_of(model, prefix, words),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end
 
