@@ -1,6 +1,9 @@
 -- Rows of GGUF files, as gen/model/whole_families.lua describes them. Their meaning is that of llama.cpp at commit
 -- 0c1e57098, as in gen/model/gguf_families.lua: src/models has the tensors, the norms and the activation of each.
+--
+-- One thing is the models' own: BERT and ModernBERT have the exact GELU, for which llama.cpp takes its tanh form.
 
+local activation = require "model.activation"
 local whole_keys = require "model.whole_keys"
 
 local M = {}
@@ -34,6 +37,7 @@ local BY_GATE = { ["1"] = "ffn_gate", ["2"] = "ffn_down", ["3"] = "ffn_up" }
 local BY_HALVES = { ["1"] = { "ffn_up", 0, 2 }, ["2"] = "ffn_down", ["3"] = { "ffn_up", 1, 2 } }
 local PLAIN = { ["1"] = "ffn_up", ["2"] = "ffn_down" }
 local PRE = { ["1"] = "attn_norm", ["2"] = "ffn_norm" }
+local POST = { "attn_output_norm", "layer_output_norm" }
 local SANDWICH = { ["1"] = "attn_norm", ["1b"] = "post_attention_norm", ["2"] = "ffn_norm", ["2b"] = "post_ffw_norm" }
 
 -- Of a function of gen/model/whole_keys.lua, the field of its epsilon and its activation: the keys.
@@ -93,6 +97,60 @@ local decoders = {
     "gelu_tanh"), embeddings = embeddings(function(c) return { places = places(c) } end) },
 }
 
-M.rows = decoders
+-- ---- encoders ----
+
+-- Heads are left out. Tables of types may be missing, and their rows are those of the file.
+local ENCODER = { module = "", left_out = { "^cls%." }, harmless = "classifier.pooling_type" }
+
+local function typed(c)
+  return { types = c.tensors["token_types.weight"] and { "token_types" }, norm = "token_embd_norm" }
+end
+
+local function bert(c)
+  local made = typed(c)
+  made.places = places(c)
+  return made
+end
+
+-- The same keys for a run of fewer rows than the kernel has.
+local function shorter(of)
+  return function(c)
+    local made = of(c)
+    made.q_len = true
+    return made
+  end
+end
+
+local function gated_post_norm(eps, ffn, act)
+  local made = whole_keys.post_norm(eps, ffn, act)
+  made.ffn_gate = true
+  return made
+end
+
+-- The first layer has no norm for attention, unless the file has one.
+local function modernbert(c, i)
+  local first = i == 0 and not c.tensors["blk.0.attn_norm.weight"]
+  return whole_keys.modernbert(first, c:positive(LAYER_EPS), c:int(FFN), activation(c, "hidden_activation", "gelu"))
+end
+
+local encoders = {
+  { types = { "bert" }, maps = PLAIN, norms = POST, keys = keys(whole_keys.post_norm, LAYER_EPS, "gelu"),
+    embeddings = embeddings(bert) },
+  { types = { "nomic-bert" }, maps = BY_GATE, norms = POST, biases = false,
+    keys = keys(gated_post_norm, LAYER_EPS, "silu"), embeddings = embeddings(typed) },
+  { types = { "modern-bert" }, maps = BY_HALVES, norms = PRE, biases = false, norm_biases = false,
+    last = "output_norm", keys = modernbert,
+    embeddings = embeddings(function() return { norm = "token_embd_norm" } end) },
+  { types = { "eurobert" }, maps = BY_GATE, norms = PRE, biases = false, last = "output_norm",
+    keys = shorter(GATED.keys), embeddings = embeddings() },
+  -- There may be two maps behind the mean.
+  { types = { "gemma-embedding" }, maps = BY_GATE, norms = SANDWICH, biases = false, last = "output_norm",
+    keys = shorter(keys(whole_keys.sandwich, RMS_EPS, "gelu_tanh")), embeddings = embeddings(scaled_words),
+    left_out = { "^dense_%d%.", "^output%." },
+    harmless = "dense_2_feat_in dense_2_feat_out dense_3_feat_in dense_3_feat_out" },
+}
+for _, row in ipairs(encoders) do like(ENCODER, row) end
+
+M.rows = table.move(encoders, 1, #encoders, #decoders + 1, decoders)
 
 return M
