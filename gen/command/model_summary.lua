@@ -80,6 +80,7 @@ return function(model, all, kernels, figures)
     lines[#lines + 1] = proposal(entry)
   end
   lines[#lines + 1] = words_line(model.embeddings)
+  for _, line in ipairs(model.embeddings and model.embeddings.said or {}) do lines[#lines + 1] = "  " .. line end
   lines[#lines + 1] = model.pixels and "  pixels: " .. model.pixels
   if model.without and model.without[1] then
     lines[#lines + 1] = "  left out: " .. table.concat(model.without, ", ")

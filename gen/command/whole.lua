@@ -91,11 +91,15 @@ local function add_cache(row, given)
   if not places or places < 1 then
     error({ key = "seq_kv", value = given.seq_kv, rule = "must be the most ids of a text, a number from 1 on" }, 0)
   end
-  local keys = row.keys
-  row.places, row.own = places, { seq_kv = true }
+  local most = options.list.seq_kv.max - longest(given.seq) + 1
+  if places > most then
+    error({ key = "seq_kv", value = places, rule = ("must be at most %d with seq = %s"):format(most, given.seq) }, 0)
+  end
+  local keys, own = row.keys, { cache = "append", q_len = true, seq_kv = places + longest(given.seq) - 1 }
+  row.places, row.own, row.cache = places, { seq_kv = true }, own
   function row.keys(c, i)
     local all = keys(c, i)
-    all.cache, all.q_len, all.seq_kv = "append", true, places + longest(given.seq) - 1
+    for key, value in pairs(own) do all[key] = value end
     return all
   end
 end
@@ -106,12 +110,13 @@ function M.take_keys(model, given)
     error({ key = "seq", value = given.seq, rule = ("is the model's own: %s makes %d rows"):format(row.made.of,
       row.made.rows) }, 0)
   end
+  local decodes = row.head or row.graph and (given.seq_kv or given.cache_dtype)
   for key, value in pairs(given) do
-    if not KEYS[key] and not (row.head and CACHE_KEYS[key]) and not (options.list[key] or {}).schedule then
+    if not KEYS[key] and not (decodes and CACHE_KEYS[key]) and not (options.list[key] or {}).schedule then
       error({ key = key, value = value, rule = "is the model's own with --whole, or is not made with it" }, 0)
     end
   end
-  if row.head then add_cache(row, given) end
+  if decodes then add_cache(row, given) end
 end
 
 -- ---- the embeddings ----
@@ -138,6 +143,16 @@ local function check_places(model, places, first, rows)
   if wanted <= places - first then return end
   error({ key = key, value = wanted, rule = ("must be at most %d, the places of %s"):format(places - first,
     model.path) }, 0)
+end
+
+-- Refuses a decoder whose rows see those behind them, which a run with the first part of a text does not have.
+local function check_causal(model, all)
+  for _, layer in ipairs(all) do
+    if model.whole.head and not layer.cfg.causal then
+      error({ message = ("%s: rows of a decoder see none behind them with --whole, and those of %s do; without it " ..
+        "mhagen model takes the layers"):format(model.path, layer.name) }, 0)
+    end
+  end
 end
 
 -- Finds the tables of the embeddings, and the vectors of their norm or of the last one: model.embeddings.list has
@@ -176,7 +191,7 @@ local function read_embeddings(model, all, rows)
     list = list, width = cfg.y_width, eps = cfg.layer_eps, first = made.norm ~= nil, last = row.last ~= nil,
     norm_kind = kind, biased = biased, first_place = first, factor = made.factor,
     has_places = made.places ~= nil, has_bias = made.bias ~= nil, decodes = row.head ~= nil,
-    places = row.places, words = words, head = head_of(model, prefix, words),
+    places = row.places, said = made.said, words = words, head = head_of(model, prefix, words),
     vocabulary = made.words.count, types = made.types and made.types.count or 0 }
 end
 
@@ -194,6 +209,7 @@ end
 -- Finds what the model has besides its layers, all: tensors, model.embeddings, and products as further kernels.
 local function find_parts(model, kernels, all, given)
   if model.graph then return whole_graph.add(model, kernels, given) end
+  check_causal(model, all)
   if model.whole.made then whole_inputs.add(model, kernels, all, given)
   else read_embeddings(model, all, kernels[1].cfg.seq) end
   if model.whole.head then add_head(model, kernels, given) else whole_head.add(model, kernels, all[1], given) end

@@ -1,6 +1,7 @@
--- Rows of decoders, as gen/model/whole_families.lua describes them: those of folders, and those of GGUF files.
+-- Rows of decoders in folders, as gen/model/whole_families.lua describes them.
 
 local activation = require "model.activation"
+local whole_keys = require "model.whole_keys"
 
 local M = {}
 
@@ -10,17 +11,12 @@ local GATED = { ["1"] = "mlp.gate_proj", ["2"] = "mlp.down_proj", ["3"] = "mlp.u
 local PRE = { ["1"] = "input_layernorm", ["2"] = "post_attention_layernorm" }
 local BUFFERS = { "rotary_emb%.inv_freq$" }
 
-local function pre_norm(eps, ffn, act)
-  return { norm = "pre", norm_kind = "rms", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act,
-           ffn_gate = true }
-end
-
 -- Defaults of the width of the feed-forward, of the vocabulary and of eps; and fields of the row that are others.
 local function like_llama(types, ffn, vocabulary, eps, more)
   local row = { types = types, module = "self_attn", maps = GATED, norms = PRE, biases = false, last = "norm",
                 head = "lm_head", tied = false, left_out = BUFFERS }
   function row.keys(c)
-    return pre_norm(c:positive("rms_norm_eps", eps), c:int("intermediate_size", ffn),
+    return whole_keys.pre_norm(c:positive("rms_norm_eps", eps), c:int("intermediate_size", ffn),
       activation(c, "hidden_act", "silu"))
   end
   function row.embeddings(c) return { words = { "embed_tokens", c:int("vocab_size", vocabulary) } } end
@@ -45,10 +41,8 @@ local gemma3 = like_llama({ "gemma3_text" }, 9216, 262208, 1e-6, { norms = SANDW
 
 function gemma3.keys(c)
   if c:has "final_logit_softcapping" then c:fail("final_logit_softcapping", "is not made") end
-  local keys = pre_norm(c:positive("rms_norm_eps", 1e-6), c:int("intermediate_size", 9216),
+  return whole_keys.sandwich(c:positive("rms_norm_eps", 1e-6), c:int("intermediate_size", 9216),
     activation(c, "hidden_activation", "gelu_pytorch_tanh"))
-  keys.norm = "sandwich"
-  return keys
 end
 
 function gemma3.embeddings(c)
@@ -63,8 +57,8 @@ local gpt2 = { types = { "gpt2" }, module = "attn", maps = { ["1"] = "mlp.c_fc",
 
 function gpt2.keys(c)
   local ffn = c:int("n_inner", false) or 4 * c:int("n_embd", 768)
-  return { norm = "pre", residual = true, layer_eps = c:positive("layer_norm_epsilon", 1e-5), ffn = ffn,
-           ffn_act = activation(c, "activation_function", "gelu_new") }
+  return whole_keys.plain_pre_norm(c:positive("layer_norm_epsilon", 1e-5), ffn,
+    activation(c, "activation_function", "gelu_new"))
 end
 
 function gpt2.embeddings(c)
@@ -79,20 +73,5 @@ M.rows = {
   like_llama({ "phi3" }, 8192, 32064, 1e-5, { maps = FUSED }),
   gemma3, gpt2,
 }
-
--- ---- GGUF files ----
-
-local function like_llama_gguf(types)
-  local row = { types = types, module = "", maps = { ["1"] = "ffn_gate", ["2"] = "ffn_down", ["3"] = "ffn_up" },
-                norms = { ["1"] = "attn_norm", ["2"] = "ffn_norm" }, biases = false, last = "output_norm",
-                head = "output", left_out = { "^rope_freqs%." } }
-  function row.keys(c)
-    return pre_norm(c:positive "attention.layer_norm_rms_epsilon", c:int "feed_forward_length", "silu")
-  end
-  function row.embeddings(c) return { words = { "token_embd", c:int("vocab_size", false) or nil } } end
-  return row
-end
-
-M.gguf = { like_llama_gguf { "llama", "qwen2", "qwen3" } }
 
 return M

@@ -15,7 +15,7 @@
 --               tables, { module, rows, the row of the first position or nil }; `types` may be missing. `norm` is of
 --               their sum, or nil, and rows of words are multiplied by `factor`. `bias` is added to the scores of all
 --               layers: { module, rows of its tensor, of (its numbers, heads, rows of a run) to one for each head, row
---               and key }, or nil.
+--               and key }, or nil. `said` has lines of the summary, or is nil.
 --   resized     Whether the user may give the size of images, as { height, width } to inputs.
 --   inputs      In place of embeddings, of models that have no ids: a function of the fields. It returns
 --     of, input          The words for an input, and the argument that has it.
@@ -36,24 +36,22 @@
 --   left_out    Patterns of tensors that come after the last layer, or belong to none. The summary names them.
 --   harmless    Fields that are not read and change nothing, as gen/model/families.lua has them.
 --
--- More rows are in gen/model/whole_decoders.lua and gen/model/whole_images.lua.
+-- More rows are in gen/model/whole_decoders.lua and gen/model/whole_images.lua, those of GGUF files in
+-- gen/model/whole_gguf.lua.
 -- tests/models/test_whole.py compares each type with transformers.
 
 local activation = require "model.activation"
 local decoders = require "model.whole_decoders"
+local gguf = require "model.whole_gguf"
 local images = require "model.whole_images"
+local whole_keys = require "model.whole_keys"
 
 local M = {}
 
 local HEADS = { "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.", "^lm_head%.", "^pre_classifier%.", "^vocab_" }
 
--- Norms behind attention and behind the feed-forward, as in the first transformer.
-local function post_norm(eps, ffn, act)
-  return { norm = "post", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act, q_len = true }
-end
-
 local function bert_keys(c)
-  return post_norm(c:positive("layer_norm_eps", 1e-12), c:int("intermediate_size", 3072),
+  return whole_keys.post_norm(c:positive("layer_norm_eps", 1e-12), c:int("intermediate_size", 3072),
     activation(c, "hidden_act", "gelu"))
 end
 
@@ -147,9 +145,8 @@ local modernbert = {
   harmless = "decoder_bias sparse_prediction sparse_pred_ignore_index deterministic_flash_attn reference_compile " ..
     "repad_logits_with_grad",
   keys = function(c, i)
-    return { norm = i == 0 and "ffn" or "pre", residual = true, layer_eps = c:positive("norm_eps", 1e-5),
-             ffn = c:int("intermediate_size", 1152), ffn_act = activation(c, "hidden_activation", "gelu"),
-             ffn_gate = true, q_len = true }
+    return whole_keys.modernbert(i == 0, c:positive("norm_eps", 1e-5), c:int("intermediate_size", 1152),
+      activation(c, "hidden_activation", "gelu"))
   end,
   embeddings = function(c)
     return { words = { "embeddings.tok_embeddings", c:int("vocab_size", 50368) }, norm = "embeddings.norm" }
@@ -161,7 +158,7 @@ M.rows = {
   { types = { "distilbert" }, module = "attention", left_out = HEADS,
     maps = { ["1"] = "ffn.lin1", ["2"] = "ffn.lin2" }, norms = { "sa_layer_norm", "output_layer_norm" },
     keys = function(c)
-      return post_norm(EPS_OF_DISTILBERT, c:int("hidden_dim", 3072), activation(c, "activation", "gelu"))
+      return whole_keys.post_norm(EPS_OF_DISTILBERT, c:int("hidden_dim", 3072), activation(c, "activation", "gelu"))
     end,
     embeddings = function(c)
       return { words = { "embeddings.word_embeddings", c:int "vocab_size" },
@@ -175,6 +172,6 @@ M.rows = {
 for _, others in ipairs { decoders, images } do table.move(others.rows, 1, #others.rows, #M.rows + 1, M.rows) end
 
 -- The same of GGUF files.
-M.gguf = decoders.gguf
+M.gguf = gguf.rows
 
 return M

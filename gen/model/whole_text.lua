@@ -27,12 +27,12 @@ local function kernel_rows(kernels, tables)
 end
 
 -- Those of layers: { kernel, number of the packed weights, number of the tables of rope }.
-local function layer_rows(kernels, layers)
+local function layer_rows(kernels, layers, tables)
   local number, rows = {}, {}
   for i, entry in ipairs(kernels) do number[entry] = i - 1 end
   for i, layer in ipairs(layers) do
     rows[i] = ("  { %d, %d%s },"):format(number[layer.kernel], layer.index,
-      layer.tables and (", %d"):format(layer.tables) or "")
+      tables and (", %d"):format(layer.tables or 0) or "")
   end
   return table.concat(rows, "\n")
 end
@@ -260,12 +260,14 @@ return function(name, from, kernels, layers, embeddings, layout)
   local head = embeddings.output_head
   local between = head and (head.rows == "all" and rows or 1) * head.between or 0
   local row_bytes = aligned(memory.BYTES * math.max(rows * widest, between))
-  local initializers, includes = kernel_rows(kernels, kernels[1].tables)
+  local tables = false -- whether some layers have tables of rope
+  for _, entry in ipairs(kernels) do tables = tables or entry.tables ~= nil end
+  local initializers, includes = kernel_rows(kernels, tables)
   local values = {
     name = name, NAME = name:upper(), version = version, what = model_text.WHOLE,
     from = model_text.plain(("%s (%s)"):format(from.path, from.type)),
     includes = includes, members = tostring(#kernels[1].packers), kernels = tostring(#kernels),
-    kernel_rows = initializers, layer_rows = layer_rows(kernels, layers), tables = places(embeddings),
+    kernel_rows = initializers, layer_rows = layer_rows(kernels, layers, tables), tables = places(embeddings),
     fingerprint = layout.fingerprint, blob_bytes = ("%d"):format(layout.bytes),
     row_floats = tostring(row_bytes // memory.BYTES),
     rows = tostring(rows),
@@ -274,7 +276,7 @@ return function(name, from, kernels, layers, embeddings, layout)
     padding = tostring(embeddings.padding or embeddings.first_place - 1),
     places = tostring(embeddings.places), packed_bytes = ("%d"):format(layout.file_bytes),
     workspace_bytes = ("%d"):format(2 * row_bytes + workspace), cache_bytes = ("%d"):format(cache) }
-  add_parts(values, embeddings, kernels[1].tables)
+  add_parts(values, embeddings, tables)
   local also = model_text.mark(name, model_text.LAYERS)
   return {
     { name = name .. ".h", also = also, text = template.some("whole.h.in", values) },

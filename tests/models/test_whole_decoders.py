@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from reference_lib import aligned, drawn_isa
-from tools import MHAGEN, ROOT, in_turn, installed, run, seed_of
+from tools import MHAGEN, ROOT, in_turn, run, seed_of
 from whole_lib import Whole, edited, expect_refusal, joined, torch, written
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
@@ -186,79 +186,6 @@ def test_example(llama, tmp_path):
     assert subprocess.run(words, capture_output=True).returncode == 2
 
 
-# ---- GGUF ----
-
-
-def as_gguf(model, path, arch, words="F32", maps="F32", **fields):
-    """A model as the tools of these files write it. words, maps: the types of the table of words and of matrices."""
-    import gguf
-    config = model.config
-    writer = gguf.GGUFWriter(path, arch)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_context_length(64)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    for name, value in fields.items():
-        writer.add_uint32(f"{arch}.{name}", value)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
-    for name, x in model.state_dict().items():
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        if arch == "llama" and heads:  # rope turns neighbours
-            x = x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        kind = gguf.GGMLQuantizationType[words if "embed_tokens" in name else maps if x.ndim > 1 else "F32"]
-        if name != "lm_head.weight" or not config.tie_word_embeddings:
-            writer.add_tensor(names.get_name(name, (".weight", ".bias")),
-                              gguf.quants.quantize(x.float().contiguous().numpy(), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", in_turn(["llama", "llama, tied", "qwen2", "qwen3"], "GGUF decoders"))
-def test_gguf(name, tmp_path):
-    if not installed("gguf"):
-        pytest.skip("gguf is not installed")
-    model = model_of(name, tmp_path / "model")
-    model.config.head_dim = 12  # of Qwen 2, which does not say it
-    as_gguf(model, tmp_path / "model.gguf", name.split(",")[0], vocab_size=50)
-    whole = Decoder(tmp_path / "model.gguf", tmp_path / "out", "isa=scalar", "seq=1,8", f"seq_kv={PLACES}")
-    status, rows, logits = whole.run(TEXT)
-    assert status == 0 and near(rows, model.base_model(torch.tensor([TEXT])).last_hidden_state[0])
-    assert near(logits, model(torch.tensor([TEXT])).logits[0, -1])
-
-
-@torch.no_grad()
-def test_groups_of_gguf(tmp_path):
-    """Groups of int8 as the file has them are its own numbers."""
-    if not installed("gguf"):
-        pytest.skip("gguf is not installed")
-    model = model_of("qwen3", tmp_path / "model", hidden_size=64, intermediate_size=96, head_dim=16)
-    as_gguf(model, tmp_path / "model.gguf", "qwen3", "Q8_0", "Q8_0", vocab_size=50)
-    said = run(MHAGEN, "model", tmp_path / "model.gguf", "isa=scalar", "seq=8", "-o", tmp_path / "attention")
-    assert "as Q8_0, 13,056 bytes a layer: weight_dtype=int8 group=32 packs fewer, with the same integers" in said
-
-    def logits(name, *keys):
-        whole = Decoder(tmp_path / "model.gguf", tmp_path / name, f"isa={drawn_isa(name)}", "seq=8", f"seq_kv={PLACES}",
-                        *keys)
-        status, _, found = whole.run(TEXT)
-        assert status == 0
-        return found
-
-    right = logits("floats")
-    assert near(logits("groups", "weight_dtype=int8", "group=32"), right, 1e-5)
-    assert not near(logits("columns", "weight_dtype=int8"), right, 1e-4)
-    assert near(logits("rows", "dtype=int8", "weight_dtype=int8", "group=32"), right, 5e-2)
-
-
 # ---- what is refused ----
 
 
@@ -269,6 +196,8 @@ def test_groups_of_gguf(tmp_path):
     ("llama", {}, "seq=1 seq_kv=9 batch=2", "batch = 2: is the model's own with --whole, or is not made with it"),
     ("llama", {"mlp_bias": True}, "seq=1 seq_kv=9", "layers.0.mlp."),
     ("llama", {"logits_scaling": 2.0}, "seq=1 seq_kv=9", "logits_scaling = 2: may change the model"),
+    ("llama", {"is_causal": False}, "seq=1 seq_kv=9", "rows of a decoder see none behind them with --whole, and"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "seq=1 seq_kv=9", "rows of a decoder see none behind them"),
     ("llama", {"pretraining_tp": 2}, "seq=1 seq_kv=9", "pretraining_tp = 2: may change the model"),
     ("llama", {"vocab_size": 49}, "seq=1 seq_kv=9", "embed_tokens.weight: its shape is [50, 48], and by the config it"),
     ("gpt2", {}, "seq=1 seq_kv=65", "seq_kv = 65: must be at most 64, the places of"),

@@ -6,7 +6,7 @@ import pytest
 
 from reference_lib import aligned, drawn_isa, runtime
 from test_whole import Encoder, model_of
-from test_whole_decoders import TEXT, Decoder, as_gguf, model_of as decoder_of
+from test_whole_decoders import TEXT, Decoder, model_of as decoder_of
 from tools import MHAGEN, in_turn, installed, native, run
 from whole_lib import edited, expect_refusal, load_file, numpy, torch, written
 
@@ -164,7 +164,8 @@ def test_gguf(tied, kind, tmp_path):
     if not installed("gguf"):
         pytest.skip("gguf is not installed")
     words = tied[0].model.embed_tokens.weight.detach()
-    as_gguf(tied[0], tmp_path / "model.gguf", "llama", kind, vocab_size=50)
+    from gguf_written import as_gguf
+    as_gguf(tied[0], tmp_path / "model.gguf", kind, vocab_size=50)
     said, packed = packed_of(tmp_path / "model.gguf", tmp_path / "out")
     if kind.lower() in TYPES:
         assert f"50 rows in {kind.lower()}, 6,400 bytes" in said and raw(words.to(TYPES[kind.lower()])) in packed

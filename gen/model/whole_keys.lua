@@ -1,0 +1,35 @@
+-- Keys of what is around attention that several kinds of models have, for the rows that gen/model/whole_families.lua
+-- describes.
+
+local M = {}
+
+-- Norms behind attention and behind the feed-forward, as in the first transformer.
+function M.post_norm(eps, ffn, act)
+  return { norm = "post", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act, q_len = true }
+end
+
+-- Those of Llama: norms in front, without a mean, and gates.
+function M.pre_norm(eps, ffn, act)
+  return { norm = "pre", norm_kind = "rms", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act,
+           ffn_gate = true }
+end
+
+-- Norms in front of and behind each branch.
+function M.sandwich(eps, ffn, act)
+  local keys = M.pre_norm(eps, ffn, act)
+  keys.norm = "sandwich"
+  return keys
+end
+
+-- Layer norms in front, without gates.
+function M.plain_pre_norm(eps, ffn, act)
+  return { norm = "pre", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act }
+end
+
+-- The same of ModernBERT, with gates. first: the first layer has no norm for attention, because its rows have one.
+function M.modernbert(first, eps, ffn, act)
+  return { norm = first and "ffn" or "pre", residual = true, layer_eps = eps, ffn = ffn, ffn_act = act,
+           ffn_gate = true, q_len = true }
+end
+
+return M
