@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from program import least_times
-from whole_inputs import Whole
+from whole_inputs import Whole, by_torch
 
 TYPES = {0: "<f4", 1: "i1", 2: "<i2", 3: "<i4", 4: "<f2"}
 RATE, IN_A_ROW = 16000, 2
@@ -120,7 +120,7 @@ def main():
         model.save_pretrained(folder / "model")
         runs = {f"mhagen {keys}": Whole(folder / "model", folder / str(i), keys.split(","), data)
                 for i, keys in enumerate(options.keys)}
-        runs[f"PyTorch {torch.__version__}"] = lambda: model.encoder(data).last_hidden_state[0]
+        runs[f"PyTorch {torch.__version__}"] = by_torch(model.encoder, data)
         for kind in "float32", "int8":
             runs[f"CTranslate2 {ctranslate2.__version__}, {kind}"] = by_ctranslate2(options.folder, kind, data)
         best, found = least_times(runs, options.rounds, IN_A_ROW), {name: run().double() for name, run in runs.items()}

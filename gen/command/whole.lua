@@ -6,6 +6,7 @@
 
 local host = require "host"
 local families = require "model.whole_families"
+local family_keys = require "model.family_keys"
 local family_rows = require "model.family_rows"
 local fingerprint = require "base.fingerprint"
 local gguf_families = require "model.gguf_families"
@@ -91,17 +92,14 @@ local function add_cache(row, given)
   if not places or places < 1 then
     error({ key = "seq_kv", value = given.seq_kv, rule = "must be the most ids of a text, a number from 1 on" }, 0)
   end
-  local most = options.list.seq_kv.max - longest(given.seq) + 1
+  local beside = longest(given.seq) - 1
+  local most = options.list.seq_kv.max - beside
   if places > most then
     error({ key = "seq_kv", value = places, rule = ("must be at most %d with seq = %s"):format(most, given.seq) }, 0)
   end
-  local keys, own = row.keys, { cache = "append", q_len = true, seq_kv = places + longest(given.seq) - 1 }
-  row.places, row.own, row.cache = places, { seq_kv = true }, own
-  function row.keys(c, i)
-    local all = keys(c, i)
-    for key, value in pairs(own) do all[key] = value end
-    return all
-  end
+  row.places, row.own = places, { seq_kv = true }
+  row.cache = { cache = "append", q_len = true, seq_kv = places + beside }
+  row.keys = row.keys and family_keys.joined(row.keys, family_keys.always(row.cache))
 end
 
 function M.take_keys(model, given)
@@ -147,9 +145,10 @@ end
 
 -- Refuses a decoder whose rows see those behind them, which a run with the first part of a text does not have.
 local function check_causal(model, all)
-  for _, layer in ipairs(all) do
-    local words = " " .. table.concat(layer.keys, " ") .. " "
-    if model.whole.head and not words:find " causal=true " then
+  for _, layer in ipairs(model.whole.head and all or {}) do
+    local causal = false
+    for _, word in ipairs(layer.keys) do causal = causal or word == "causal=true" end
+    if not causal then
       error({ message = ("%s: rows of a decoder see none behind them with --whole, and those of %s do; without it " ..
         "mhagen model takes the layers"):format(model.path, layer.name) }, 0)
     end

@@ -4,9 +4,12 @@
 -- One thing is the models' own: BERT and ModernBERT have the exact GELU, for which llama.cpp takes its tanh form.
 
 local activation = require "model.activation"
+local family_keys = require "model.family_keys"
 local whole_keys = require "model.whole_keys"
 
 local M = {}
+
+local always, joined = family_keys.always, family_keys.joined
 
 local RMS_EPS, LAYER_EPS, FFN = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
   "feed_forward_length"
@@ -112,20 +115,7 @@ local function bert(c)
   return made
 end
 
--- The same keys for a run of fewer rows than the kernel has.
-local function shorter(of)
-  return function(c)
-    local made = of(c)
-    made.q_len = true
-    return made
-  end
-end
-
-local function gated_post_norm(eps, ffn, act)
-  local made = whole_keys.post_norm(eps, ffn, act)
-  made.ffn_gate = true
-  return made
-end
+local SHORTER = always { q_len = true } -- for a run of fewer rows than the kernel has
 
 -- The first layer has no norm for attention, unless the file has one.
 local function modernbert(c, i)
@@ -137,15 +127,16 @@ local encoders = {
   { types = { "bert" }, maps = PLAIN, norms = POST, keys = keys(whole_keys.post_norm, LAYER_EPS, "gelu"),
     embeddings = embeddings(bert) },
   { types = { "nomic-bert" }, maps = BY_GATE, norms = POST, biases = false,
-    keys = keys(gated_post_norm, LAYER_EPS, "silu"), embeddings = embeddings(typed) },
+    keys = joined(keys(whole_keys.post_norm, LAYER_EPS, "silu"), always { ffn_gate = true }),
+    embeddings = embeddings(typed) },
   { types = { "modern-bert" }, maps = BY_HALVES, norms = PRE, biases = false, norm_biases = false,
     last = "output_norm", keys = modernbert,
     embeddings = embeddings(function() return { norm = "token_embd_norm" } end) },
   { types = { "eurobert" }, maps = BY_GATE, norms = PRE, biases = false, last = "output_norm",
-    keys = shorter(GATED.keys), embeddings = embeddings() },
+    keys = joined(GATED.keys, SHORTER), embeddings = embeddings() },
   -- There may be two maps behind the mean.
   { types = { "gemma-embedding" }, maps = BY_GATE, norms = SANDWICH, biases = false, last = "output_norm",
-    keys = shorter(keys(whole_keys.sandwich, RMS_EPS, "gelu_tanh")), embeddings = embeddings(scaled_words),
+    keys = joined(keys(whole_keys.sandwich, RMS_EPS, "gelu_tanh"), SHORTER), embeddings = embeddings(scaled_words),
     left_out = { "^dense_%d%.", "^output%." },
     harmless = "dense_2_feat_in dense_2_feat_out dense_3_feat_in dense_3_feat_out" },
 }

@@ -20,8 +20,11 @@
 -- tests/models/test_whole_heads.py compares each class with transformers.
 
 local activation = require "model.activation"
+local family_keys = require "model.family_keys"
 
 local M = {}
+
+local always, joined = family_keys.always, family_keys.joined
 
 local function logits(rows, ...) return { name = "logits", rows = rows, steps = { ... } } end
 
@@ -86,15 +89,6 @@ local function masked_of_modernbert(c)
                      biases = c:flag("decoder_bias", true) and { "decoder.bias" } or nil } }
 end
 
--- The same head with what is said of answers.
-local function answering(of)
-  return function(c)
-    local head = of(c)
-    head.said = ANSWERS
-    return head
-  end
-end
-
 -- CLIP's row of a text is that of its end. Configs of 2022 and 2023 say 2, whatever the id is, and mean the largest.
 local function clip_text(c)
   local id = c:int("eos_token_id", 49407)
@@ -129,7 +123,7 @@ local heads = {
   modernbert = { ModernBertForMaskedLM = masked_of_modernbert,
                  ModernBertForSequenceClassification = modernbert(),
                  ModernBertForTokenClassification = modernbert "all",
-                 ModernBertForQuestionAnswering = answering(modernbert "all") },
+                 ModernBertForQuestionAnswering = joined(modernbert "all", always { said = ANSWERS }) },
   clip_text_model = { CLIPTextModelWithProjection = clip_text, CLIPModel = clip_text },
   clip_vision_model = { CLIPVisionModelWithProjection = clip_image, CLIPModel = clip_image },
   siglip_text_model = { SiglipTextModel = siglip_text, SiglipModel = siglip_text },

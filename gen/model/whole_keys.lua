@@ -1,7 +1,11 @@
--- Keys of what is around attention that several kinds of models have, for the rows that gen/model/whole_families.lua
--- describes.
+-- Keys of what is around attention, for rows of gen/model/whole_families.lua. Several kinds of models share each of
+-- them.
+
+local family_keys = require "model.family_keys"
 
 local M = {}
+
+local always, joined = family_keys.always, family_keys.joined
 
 -- Norms behind attention and behind the feed-forward, as in the first transformer.
 function M.post_norm(eps, ffn, act)
@@ -15,11 +19,7 @@ function M.pre_norm(eps, ffn, act)
 end
 
 -- Norms in front of and behind each branch.
-function M.sandwich(eps, ffn, act)
-  local keys = M.pre_norm(eps, ffn, act)
-  keys.norm = "sandwich"
-  return keys
-end
+M.sandwich = joined(M.pre_norm, always { norm = "sandwich" })
 
 -- Layer norms in front, without gates.
 function M.plain_pre_norm(eps, ffn, act)

@@ -109,25 +109,20 @@ local function check_inference(find, layer)
   end
 end
 
--- Why a proposal does not compute what its config says, or nil. One that is too large is tried with fewer rows.
-local function fails(find, layer, left)
-  local why, large = graph_proof.prove(find, layer)
-  if not large then return why end
-  local few = find.few()
-  local node = few.graph.makers[layer.softmax.outputs[1]]
-  local other, other_why = graph_indices.attempt(proposal.propose, few, node, layer.given, left, "")
-  if not other then return other_why end
-  return lengths.differs(layer, other) or (graph_proof.prove(few, other, true))
+-- Why a layer is another one with other rows, or does not compute there what its config says; or nil.
+local function fails_with(find, layer, left)
+  local node = find.graph.makers[layer.softmax.outputs[1]]
+  local other, why = graph_indices.attempt(proposal.propose, find, node, layer.given, left, "")
+  find.elements:forget()
+  return why or lengths.differs(layer, other) or (graph_proof.prove(find, other, true))
 end
 
--- Why a layer that has rows of earlier runs is another one without them, or nil.
-local function fails_at_first(find, layer, left)
-  if not layer.inputs.past_k then return nil end
-  local first = find.begin()
-  local other, why = graph_indices.attempt(proposal.propose, first, first.graph.makers[layer.softmax.outputs[1]],
-    layer.given, left, "")
-  first.elements:forget()
-  return why or lengths.differs(layer, other) or (graph_proof.prove(first, other))
+-- Why a proposal does not compute what its config says, or nil. One that is too large is tried with fewer rows, and one
+-- that has rows of earlier runs also without them.
+local function fails(find, layer, left)
+  local why, large = graph_proof.prove(find, layer)
+  if large then why = fails_with(find.few(), layer, left) end
+  return why or find.begin and layer.inputs.past_k and fails_with(find.begin(), layer, left) or nil
 end
 
 -- What is taken as it is where the whole does not compute what the config says.
@@ -139,8 +134,7 @@ local function read(find, softmax, given)
     local layer
     if left == "" then layer = proposal.propose(find, softmax, given, left)
     else layer = graph_indices.attempt(proposal.propose, find, softmax, given, left, first or "") end
-    local why = layer and (fails(find, layer, left) or find.longer and lengths.changes(find, layer, left)
-      or find.begin and fails_at_first(find, layer, left))
+    local why = layer and (fails(find, layer, left) or find.longer and lengths.changes(find, layer, left))
     if layer and not why then
       check_inference(find, layer)
       return complete(find, layer, given)

@@ -14,12 +14,17 @@ local scores_of = require "onnx.scores"
 
 local M = {}
 
--- The numbers of a value that depends on no input, or nil.
-local function numbers_of(find, value)
+local function evaluated(find, value)
   local plan = evaluate.plan(find.graph, find.elements.shapes, { value }, {})
   if not plan or plan.inputs[1] or plan.numbers > evaluate.MOST_NUMBERS then return nil end
   local made = evaluate.run(plan, find.graph.tools.arrays, {}, constants.of, true)
   return made and made[value].at
+end
+
+-- The numbers of a mask that depends on no input, which are evaluated once; else nil.
+local function numbers_of(find, mask)
+  if mask.numbers == nil then mask.numbers = evaluated(find, mask.value) or false end
+  return mask.numbers or nil
 end
 
 -- Element i of a mask: a number, or what is known of it. Where elements are not known one by one, all of a mask that
@@ -27,8 +32,8 @@ end
 local function element(find, mask, i)
   local x = find.elements:at(mask.value, i)
   if type(x) == "number" or x.constant == -math.huge then return x end
-  if mask.numbers == nil then mask.numbers = numbers_of(find, mask.value) or false end
-  return mask.numbers and find.graph.tools.arrays.list(mask.numbers, i, 1)[1] or x
+  local numbers = numbers_of(find, mask)
+  return numbers and find.graph.tools.arrays.list(numbers, i, 1)[1] or x
 end
 
 -- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it. What
@@ -123,7 +128,7 @@ end
 -- Whether a mask of constants does what a band does, in many rows of all heads: of one that is `left` besides, whether
 -- it hides this. True of masks that inputs change.
 local function is_band(find, mask, product, index, band, left)
-  local numbers, known = mask.numbers or numbers_of(find, mask.value), {}
+  local numbers, known = numbers_of(find, mask), {}
   for lead = 1, numbers and product.leads or 0 do
     local first = mask.at(index(lead, 0, 0))
     for row = 0, known[first] and -1 or product.rows - 1, math.max(1, product.rows // ROWS) do

@@ -3,8 +3,8 @@
 --   new(given, how, batch, apart) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs
 --     how       nil; "longer": other numbers; extents that stay are those of all runs; "few": less rows;
---               "shorter": half of the rows; "single": all are 1; "first": the rows of earlier runs are some of this,
---               "begin": and only a few; "least": still less rows behind these
+--               "shorter": half of the rows; "single": all are 1; "first": this run has those of earlier ones too;
+--               "begin": only a few of these; "least": only five rows
 --     batch     sequences; apart: longer runs have more keys than rows, where they have labels of their own
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
 --   is_past(graph, name) -> whether an input has rows of earlier runs

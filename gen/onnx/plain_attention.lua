@@ -70,6 +70,11 @@ function Body:heads(value, shape, heads, each)
   return self:node("Reshape", { value, self:ints(batch, heads * each, rows, width) })
 end
 
+-- Heads [batch][heads][rows][width] as rows with their heads side by side.
+function Body:rows(heads)
+  return self:node("Reshape", { self:node("Transpose", { heads }, { perm = { 0, 2, 1, 3 } }), self:ints(0, 0, -1) })
+end
+
 -- Scores whose keys are not behind the row, and no more than `window` of them with its own. past: rows before these.
 function Body:causal(scores, rows, columns, past, window)
   local function places(count, axis, first)
@@ -123,9 +128,7 @@ function M.body(graph, node, shapes)
   elseif mask then scores = body:node("Add", { scores, "mask" }) end
   if (t.is_causal or 0) ~= 0 then scores = body:causal(scores, q[#q - 1], k[#k - 1]) end
   local y = body:node("MatMul", { body:node("Softmax", { scores }, { axis = -1 }, node.name), values })
-  if #q == 3 then
-    y = body:node("Reshape", { body:node("Transpose", { y }, { perm = { 0, 2, 1, 3 } }), body:ints(0, 0, -1) })
-  end
+  if #q == 3 then y = body:rows(y) end
   return { node = body.nodes, input = INPUTS, output = { y } }
 end
 

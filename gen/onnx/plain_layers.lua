@@ -102,8 +102,7 @@ local function attended(body, node, shapes, sides, at)
   if padding then scores = padded(body, scores, padding, k.shape[2]) end
   if (t.unidirectional or 0) ~= 0 then scores = body:causal(scores, q.shape[2], k.shape[2]) end
   local weights = body:node("Softmax", { scores }, { axis = -1 }, node.name)
-  local y = body:node("MatMul", { weights, body:heads(v.value, v.shape, h, 1) })
-  return body:node("Reshape", { body:node("Transpose", { y }, { perm = { 0, 2, 1, 3 } }), body:ints(0, 0, -1) })
+  return body:rows(body:node("MatMul", { weights, body:heads(v.value, v.shape, h, 1) }))
 end
 
 -- The columns of rows from one on.
@@ -215,8 +214,7 @@ function bodies.GroupQueryAttention(body, node, shapes)
   local scores = body:scores(q, body:heads(k, shape, t.kv_num_heads, each), t, scale)
   scores = body:causal(scores, rows, before + rows, before, window > 0 and window or nil)
   local weights = body:node("Softmax", { scores }, { axis = -1 }, node.name)
-  local y = body:node("MatMul", { weights, body:heads(v, shape, t.kv_num_heads, each) })
-  y = body:node("Reshape", { body:node("Transpose", { y }, { perm = { 0, 2, 1, 3 } }), body:ints(0, 0, -1) })
+  local y = body:rows(body:node("MatMul", { weights, body:heads(v, shape, t.kv_num_heads, each) }))
   return { "q", "k", "v", "past_k", "past_v", "lengths", "total", "cos", "sin" }, { y, k, v }
 end
 

@@ -1,8 +1,8 @@
 -- What turns ids into rows in an ONNX graph, and which keys its masks hide. Both are proved by evaluation.
 --
 --   embeddings(find, value, layers) -> {
---     words, types    { tensor, rows, width, scale, zero = of integers or nil, term = { factor }, across = whether the
---                     tensor has its columns one after another } of words, and of types or nil
+--     words, types    Tables of words, and of types or nil: { tensor, rows, width, scale, zero = of integers or nil,
+--                     term = { factor }, across }. With `across`, the tensor has a row for each column.
 --     places          numbers of the rows that are added for positions, or nil
 --     norm            of gen/onnx/whole_layers.lua, or nil
 --     projection      what is behind the norm: { matrix = as a layer of gen/onnx/layers.lua has it, bias }, or nil
@@ -210,7 +210,9 @@ end
 function M.check_lengths(find, layer, made)
   local node = layer.softmax.within
   if not node or node.op ~= "GroupQueryAttention" then return end
-  for _, other in ipairs { find, find.few(), find.single(), find.first() } do
+  local how = table.concat({ node.inputs[6], node.inputs[7] }, " ")
+  made.lengths = made.lengths or {}
+  for _, other in ipairs(made.lengths[how] and {} or { find, find.few(), find.single(), find.first() }) do
     local shapes = other.elements.shapes
     local all = shapes[node.inputs[4]][3] + shapes[node.inputs[1]][2]
     for k, wanted in pairs { [6] = all - 1, [7] = all } do
@@ -223,6 +225,7 @@ function M.check_lengths(find, layer, made)
       end
     end
   end
+  made.lengths[how] = true
 end
 
 -- ---- all ----
