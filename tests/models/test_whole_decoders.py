@@ -75,6 +75,16 @@ class Decoder(Whole):
         assert self.is_guarded()
         return status, rows, logits
 
+    def parts(self, ids):
+        """Of a prompt in parts, and then steps: where each begins and ends, its rows and its logits."""
+        past = 0
+        for count in 19, 1, 5, 8, 1, 1, 5:
+            status, rows, logits = self.run(ids[past:past + count], past)
+            assert status == 0
+            yield past, past + count, rows, logits
+            past += count
+        assert past == len(ids) == PLACES
+
 
 def near(found, right, part=1e-4):
     return (found - right).abs().max() <= part * right.abs().max()
@@ -93,13 +103,9 @@ def test_models(name, tmp_path):
                     *joined(name))
     right = model.base_model(torch.tensor([ids])).last_hidden_state[0]
     scores = model(torch.tensor([ids])).logits[0] if hasattr(model, "lm_head") else None
-    past = 0
-    for count in 19, 1, 5, 8, 1, 1, 5:
-        status, rows, logits = whole.run(ids[past:past + count], past)
-        assert status == 0 and near(rows, right[past:past + count])
-        past += count
-        assert logits.isnan().all() if scores is None else near(logits, scores[past - 1])
-    assert past == PLACES
+    for first, end, rows, logits in whole.parts(ids):
+        assert near(rows, right[first:end])
+        assert logits.isnan().all() if scores is None else near(logits, scores[end - 1])
     status, rows, _ = whole.run(ids[9:11], 9)  # a text that goes back, and on
     assert status == 0 and near(rows, right[9:11])
 

@@ -71,10 +71,10 @@ def inputs_of(model, how):
     return inputs, axes
 
 
-def export(model, path, how, dynamo):
+def export(model, path, how, dynamo, wrapped=None):
     inputs, axes = inputs_of(model, how)
     outputs = ["logits", *(name.replace("past_key_values", "present") for name in inputs if "past" in name)]
-    module = (Steps if how == "steps" else Scores)(model).eval()
+    module = (wrapped or (Steps if how == "steps" else Scores))(model).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dynamo:
@@ -104,13 +104,9 @@ def test_models(name, how, tmp_path):
     assert ("window_left=" in whole.text) == (name in ("mistral", "gemma3_text"))
     assert "output" not in whole.text
     ids = [draw.randint(1, 49) for _ in range(PLACES)]
-    right, past = model(torch.tensor([ids]), output_hidden_states=True), 0
-    for count in 19, 1, 5, 8, 1, 1, 5:
-        status, rows, logits = whole.run(ids[past:past + count], past)
-        assert status == 0 and near(rows, right.hidden_states[-1][0, past:past + count])
-        past += count
-        assert near(logits, right.logits[0, past - 1])
-    assert past == PLACES
+    right = model(torch.tensor([ids]), output_hidden_states=True)
+    for first, end, rows, logits in whole.parts(ids):
+        assert near(rows, right.hidden_states[-1][0, first:end]) and near(logits, right.logits[0, end - 1])
 
 
 # ---- operators of ONNX Runtime ----
@@ -224,12 +220,10 @@ def test_operators(name, tmp_path):
     whole = Decoder(path, tmp_path / "out", f"isa={drawn_isa(name)}", "seq=1,8", f"seq_kv={PLACES}")
     assert ("window_left=8" in whole.text) == (name == "in a window") and "output" not in whole.text
     draw = random.Random(seed_of(name))
-    ids, past = [draw.randint(1, 49) for _ in range(PLACES)], 0
+    ids = [draw.randint(1, 49) for _ in range(PLACES)]
     right = torch.from_numpy(session.run(["logits"], made.feeds(ids))[0][0])
-    for count in 19, 1, 5, 8, 1, 1, 5:
-        status, _, logits = whole.run(ids[past:past + count], past)
-        past += count
-        assert status == 0 and near(logits, right[past - 1], 1e-4)
+    for _, end, _, logits in whole.parts(ids):
+        assert near(logits, right[end - 1], 1e-4)
 
 
 def test_other_operators(tmp_path):
@@ -354,15 +348,8 @@ def by_length(model, ids, mask):
 def test_no_decoders(change, said, tmp_path):
     model = model_of("llama", tmp_path / "model")
     model.set_attn_implementation("eager")
-    model = Both(model, change).eval()
-    path, out = tmp_path / "m.onnx", tmp_path / "out"
-    inputs = (torch.randint(1, 49, (2, 7)), torch.ones(2, 7, dtype=torch.long))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(model, inputs, path, input_names=["input_ids", "attention_mask"], output_names=["logits"],
-                          dynamo=False, opset_version=17,
-                          dynamic_axes={name: {0: "batch", 1: "rows"} for name in ("input_ids", "attention_mask")})
-    expect_refusal(path, out, said, "isa=scalar", "seq=8", f"seq_kv={PLACES}")
+    path = export(model, tmp_path / "m.onnx", "with a mask", False, lambda model: Both(model, change))
+    expect_refusal(path, tmp_path / "out", said, "isa=scalar", "seq=8", f"seq_kv={PLACES}")
 
 
 @torch.no_grad()
