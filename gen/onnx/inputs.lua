@@ -33,12 +33,14 @@ local function walk_back(elements, value, list, visit)
 end
 
 -- The value whose rows [batch][rows][width] a projection has: its input, or one whose axes were moved; rather one
--- with these three axes, and rather one outside of bodies. Without one its input with rows [rows][batch], and true.
+-- with these three axes, and rather one outside of bodies. Without one its input with rows [rows][batch], and true;
+-- or nil and why there is none.
 local function projected_input(find, operand, heads)
   local product, list, first, swapped = operand.product, {}, nil, true
   for l = 1, operand.side.leads do
     for _, row in ipairs(edges(operand.rows)) do
       local cells = operand.cell(l, row, 0)
+      if not cells then return nil, "its row " .. row .. " is not what the product gives" end
       for _, i in ipairs(edges(product.width)) do
         local batch, at = heads.batch[l], product.x_at(cells[1].row, i)
         list[#list + 1] = { at = at, wanted = (batch * operand.rows + row) * product.width + i }
@@ -62,6 +64,7 @@ local function projected_input(find, operand, heads)
   end)
   best = best or first or inner
   if not best and swapped then return product.x, true end
+  if not best then return nil, "rows of its input do not follow each other" end
   return best
 end
 
@@ -116,10 +119,9 @@ function M.read(work, projects_o)
   local layer, inputs, fail = work.layer, work.layer.inputs, work.fail
   for _, letter in ipairs { "q", "k", "v" } do
     if work.operands[letter].product then
-      inputs[letter], layer.swapped[letter] = projected_input(work.find, work.operands[letter], work.heads)
-      if not inputs[letter] then
-        fail("rows of the input of the projection of %s do not follow each other", letter:upper())
-      end
+      local input, more = projected_input(work.find, work.operands[letter], work.heads)
+      if not input then fail("the projection of %s: %s", letter:upper(), more) end
+      inputs[letter], layer.swapped[letter] = input, more
     end
   end
   local chosen = unprojected(work, "bshd", projects_o) or unprojected(work, "bhsd", projects_o)

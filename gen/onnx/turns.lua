@@ -61,7 +61,7 @@ local function add_pair(turn, pair, cells, rows)
   for row = rows - 1, math.max(0, rows - 4), -1 do
     local a, b = cells(row, pair[1]), cells(row, pair[2])
     local own, good
-    if #a == 2 and #b == 2 then own, good = own_of(a, b) end
+    if a and b and #a == 2 and #b == 2 then own, good = own_of(a, b) end
     if not good then return nil, "elements of a head are mixed by what is no rotation" end
     if own then
       local x, y = with_column(a, own)

@@ -63,7 +63,18 @@ def cleared_by_ids(g, value, shape):
     return g.node("Where", condition, g.floats(0.0), value), "cleared by ids"
 
 
+def constant(axis, place):
+    """What is at a place of an axis is a constant."""
+    def change(g, value, shape):
+        at = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))]) == place
+        return g.node("Where", g.constant(at), g.floats(0.5), value), "a constant"
+    return change
+
+
 KINDS = {
+    "a constant row of Q": {"q": constant(1, 1)}, "a constant row of K": {"k": constant(1, 1)},
+    "a constant row of V": {"v": constant(1, 1)}, "a constant row of K as heads": {"kt": constant(2, 2)},
+    "a constant column of V": {"v": constant(2, 1)},
     "weights cleared by ids": {"p": cleared_by_ids},
     "a row of -inf and padding": {"masked": without_keys_beside_padding(-np.inf)},
     "a row of -inf": {"masked": without_keys(-np.inf)}, "a row of -10000": {"scaled": without_keys(-1e4)},
