@@ -148,10 +148,15 @@ end
 local tries = {
   longer = { { graph_open.BATCH + 1, true }, { graph_open.BATCH + 1 }, { graph_open.BATCH, true }, { graph_open.BATCH },
              { 1, true }, { 1 } },
-  single = { { 1 } },
-  other = {},
+  few = {}, least = {}, single = { { 1 } }, other = {},
 }
-for batch = graph_open.BATCH, 1, -1 do table.insert(tries.other, { batch }) end
+for batch = graph_open.BATCH, 1, -1 do
+  for _, how in ipairs { "few", "least" } do
+    table.insert(tries[how], { batch, true })
+    table.insert(tries[how], { batch })
+  end
+  table.insert(tries.other, { batch })
+end
 
 -- The axes of all values, and their elements. An open batch is of several sequences where the graph is for these.
 local function shapes_of(graph, given, how)

@@ -5,7 +5,7 @@
 --     how       nil; "longer": other numbers; extents that stay are those of all runs; "few": less rows;
 --               "shorter": half of the rows; "single": all are 1; "first": this run has those of earlier ones too;
 --               "begin": only a few of these; "least": only five rows
---     batch     sequences; apart: longer runs have more keys than rows, where they have labels of their own
+--     batch     sequences; apart: runs have more keys than rows, where they have labels of their own
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
 --   is_past(graph, name) -> whether an input has rows of earlier runs
 --   PAST       how many rows of earlier runs there are
@@ -32,8 +32,8 @@ function M.new(given, how, batch, apart)
   if how == "single" then rows, keys, past = 1, 1, 1 end
   if how == "first" then rows, past = rows + PAST, 0 end
   if how == "begin" then rows, past = math.min(rows + PAST, FEW), 0 end
-  if how == "least" then rows, keys = math.min(rows, FEWEST), math.min(keys, FEWEST + 1) end
-  if how == "few" then rows, keys, samples = math.min(rows, FEW), math.min(keys, FEW + 1), SAMPLES // 10 end
+  if how == "least" then rows, keys = math.min(rows, FEWEST), math.min(keys, FEWEST) end
+  if how == "few" then rows, keys, samples = math.min(rows, FEW), math.min(keys, FEW), SAMPLES // 10 end
   if how == "shorter" then rows, keys = rows // 2, keys // 2 end
   if how == "longer" then rows, keys, image, samples, past = rows + 3, keys + 3, image + 96, 2 * samples, past + 3 end
   if apart then keys = keys + 2 end
